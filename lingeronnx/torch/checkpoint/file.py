@@ -43,17 +43,20 @@ class Checkpoint:
     """The state of a training run in the file `path`, whose folder must exist."""
 
     def __init__(self, path: Path) -> None:
-        """Store the path; nothing is read or written yet."""
+        """Store the path of the file; nothing is read or written yet."""
         self.path = path
 
     def write(self, state: dict[str, Any]) -> None:
-        """Replace the file atomically; raises ConfigError if it cannot be written."""
+        """Write the state of the training to the file, replacing it atomically.
+
+        Raises ConfigError if it cannot be written.
+        """
         write_value(self.path, state)
 
     def read(self) -> dict[str, Any]:
-        """Return the saved state, or an empty dict if there is no file.
+        """Return the state in the file, or an empty dict if there is no file.
 
-        Raises DataError for any other content.
+        No code of the file is executed. Raises DataError if it is not a checkpoint.
         """
         if not self.path.exists():
             return {}

@@ -154,7 +154,7 @@ def convert_state_dict(
 
 
 def _check_layout_name(layout: str, known_layouts: Sequence[str]) -> None:
-    """Raise ConfigError if `layout` is not one of `known_layouts`."""
+    """Raise ConfigError if the checkpoint layout `layout` is not one of `known_layouts`."""
     if layout not in known_layouts:
         raise ConfigError(
             f"there is no layout '{layout}' of projected LSTMs; use {', '.join(known_layouts)}"
@@ -185,9 +185,17 @@ def convert_checkpoint(
     target_layout: str,
     layout: str = "auto",
 ) -> ConvertedCheckpoint:
-    """Convert a checkpoint file and write the state_dict to `path`, atomically.
+    """Convert a checkpoint file of projected LSTMs to another layout, written to `path` atomically.
 
-    Files are read with ``weights_only=True``. Layouts and errors are those of `convert_state_dict`.
+    Layouts are asr, plain, torch and ub; "auto" detects that of `source`. No code of the file is
+    executed.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such layout, or a file cannot be read or written.
+    ModelError
+        If the checkpoint does not have the layout, or cannot be converted.
     """
     converted = convert_state_dict(read_checkpoint(source), target_layout, layout)
     write_value(Path(path), converted.state)
@@ -198,9 +206,10 @@ def convert_checkpoint(
 
 
 def _group_keys_by_module(state: Mapping[str, Tensor]) -> dict[str, dict[str, list[str]]]:
-    """Group the keys of a state_dict: layout -> module -> keys.
+    """Group the keys of a state_dict that belong to projected LSTMs: layout -> module -> keys.
 
-    A module of torch is followed by a colon and the suffix of its keys, ``_l0`` or ``_l0_reverse``.
+    In layout torch a module is the path, a colon and the suffix of its keys, ``_l0`` or
+    ``_l0_reverse``; layers without projection are left out there.
     """
     groups: dict[str, dict[str, list[str]]] = {layout: {} for layout in LAYOUTS}
     torch_key = re.compile(rf"(?:(.*)\.)?(?:{'|'.join(_TORCH)})(_l\d+(?:_reverse)?)")
@@ -224,7 +233,7 @@ def _group_keys_by_module(state: Mapping[str, Tensor]) -> dict[str, dict[str, li
 
 
 def _remove_parameter_name(key: str, names: Sequence[str]) -> str | None:
-    """Return the module path of a key that ends with one of `names`, or None for another key."""
+    """Return the module path of a key that ends with one of the parameter names, else None."""
     for name in names:
         if key == name or key.endswith(f".{name}"):
             return key.removesuffix(name).rstrip(".")
@@ -264,10 +273,11 @@ def _resolve_layout(groups: Mapping[str, Mapping[str, Any]], layout: str) -> str
 def _make_layers(
     modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layout: str
 ) -> dict[str, _ProjectedLayer]:
-    """Return the layers of one layout by module.
+    """Return the layers of one checkpoint layout by module, each one direction with its weights.
 
     `modules` maps a module (torch: path and suffix with a colon in between) to its keys in `state`.
-    A layer is part of a pair of directions, by the names of its module, its suffix or its number.
+    By the names of its module, its suffix or its number a layer is single, one of a pair of
+    directions, or of kind "ub". Raises ModelError for weights that are missing or do not match.
     """
     weights_of = {module: _get_weights(module, state, layout) for module in modules}
     layers = {}
@@ -285,10 +295,10 @@ def _make_layers(
 
 
 def _make_numbered_layer(path: str, weights_of: Mapping[str, _ProjectedWeights]) -> _ProjectedLayer:
-    """Return the layer of module `path`; in its layout the second direction has the suffix 2.
+    """Return the layer of module `path` in a layout where the second direction has the suffix 2.
 
-    It is a pair, with `path` forward or backward, if the module of the other direction exists with
-    equal shapes; else a single one.
+    It is part of a pair, forward or backward, if the module of the other direction exists in
+    `weights_of` with equal shapes; else a single one.
     """
     weights = weights_of[path]
     forward = weights_of.get(path[:-1]) if path.endswith("2") else None
@@ -300,14 +310,15 @@ def _make_numbered_layer(path: str, weights_of: Mapping[str, _ProjectedWeights])
 
 
 def _have_equal_shapes(first: _ProjectedWeights, second: _ProjectedWeights) -> bool:
-    """Whether all tensors of two directions have equal shapes."""
+    """Whether corresponding tensors of two directions of an LSTM have equal shapes."""
     return all(a.shape == b.shape for a, b in zip(first, second, strict=True))
 
 
 def _get_weights(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedWeights:
-    """Return the weights of a module as in layout `plain`; ModelError unless all exist and match.
+    """Return the weights of a module as W [4C, I], b [4C], R [4C, P], P [P, C], gates i, f, g, o.
 
-    In layout "asr" the last two gates are swapped, and the bias becomes one axis.
+    In layout "asr" the last two gates are swapped, and the bias gets one axis. Raises ModelError if
+    a tensor is missing or the shapes do not match.
     """
     path, _, suffix = module.partition(":")
     prefix = f"{path}." if path else ""

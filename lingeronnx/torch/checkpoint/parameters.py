@@ -149,15 +149,19 @@ def load_module_checkpoint(model: nn.Module, source: Any) -> LoadResult:
 
 
 def state_dict(graph: ir.Model) -> dict[str, Tensor]:
-    """Return the parameters among the initializers of `graph`, by name and in torch's layout."""
+    """Return {name: tensor} of the parameters among the initializers of `graph`.
+
+    Weights of recurrent layers are converted from ONNX's layout to torch's parameters. The tensors
+    are copies.
+    """
     slots, _ = _collect_slots(graph)
     return {key: torch.from_numpy(np.array(array)) for key, array in slots.items()}
 
 
 def save_checkpoint(graph: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Write `state_dict(graph)` to a file with torch.save, atomically.
+    """Write the parameters of a float graph as a state_dict to a file with torch.save, atomically.
 
-    Raises ModelError if it has no entries.
+    Raises ModelError if no initializer has the name of a parameter.
     """
     state = state_dict(graph)
     if not state:
@@ -168,7 +172,10 @@ def save_checkpoint(graph: ir.Model, path: str | os.PathLike[str]) -> None:
 
 
 def is_parameter(name: str) -> bool:
-    """Whether `name` can belong to a parameter; exporters name constants differently."""
+    """Whether an initializer called `name` can be a parameter of a module.
+
+    False for names that exporters give to constants, such as "/conv/Constant" or "val_3".
+    """
     if name.startswith("/") or "::" in name:
         return False
     return not re.fullmatch(r"(val|Constant|const)_\d+\w*", name)
@@ -200,9 +207,9 @@ def _collect_slots(graph: ir.Model) -> tuple[dict[str, np.ndarray], dict[str, Pa
 
 
 def _find_packed(value: ir.Value, name: str, array: np.ndarray) -> PackedWeights | None:
-    """Return the packed weights that initializer `value` contains, or None if it is not packed.
+    """Return how initializer `value` packs a recurrent layer's weights, or None if it does not.
 
-    `name` and `array` are its name and contents; decided from the recurrent nodes that consume it.
+    `name` and `array` are its name and contents; the recurrent nodes that read it decide.
     """
     for node, index in value.uses():
         packed = match_packed_weights(node, index, name)
@@ -260,10 +267,11 @@ def read_checkpoint(source: Any) -> dict[str, Tensor]:
 
 
 def read_arrays(source: Any) -> dict[str, np.ndarray]:
-    """Read the values in a checkpoint as arrays, including NaN; `source` as in `read_checkpoint`.
+    """Read the values in a checkpoint (path, mapping or module) as arrays by name.
 
-    Half precision becomes float32, quantized tensors are dequantized, sparse ones become dense, and
-    complex ones get an axis for real and imaginary part.
+    NaN and infinity are allowed. Half precision becomes float32, quantized tensors are dequantized,
+    sparse ones become dense, and complex ones get an axis for real and imaginary part. Raises
+    ConfigError or ModelError if there is no state_dict.
     """
     arrays = {}
     for name, tensor in read_checkpoint(source).items():
@@ -280,9 +288,9 @@ def read_arrays(source: Any) -> dict[str, np.ndarray]:
 def _unwrap_state_dict(content: Mapping[Any, Any], source: str) -> dict[str, Tensor]:
     """Return the state_dict in `content`, a mapping that may be a wrapper of one.
 
-    A mapping under a key of `_WRAPPER_KEYS`, the first that occurs, takes precedence, then a single
-    mapping without tensors beside it. Prefixes of compiled models are removed. Raises ModelError,
-    mentioning `source`, if there is none.
+    A mapping under one of the usual keys ("state_dict", "model" ...) takes precedence, then a
+    single mapping without tensors beside it. Prefixes of compiled models are removed. Raises
+    ModelError, mentioning `source`, if there is none.
     """
     tensors = {}
     wrapped = {}
@@ -303,9 +311,9 @@ def _unwrap_state_dict(content: Mapping[Any, Any], source: str) -> dict[str, Ten
 
 
 def _contains_tensors(content: Mapping[Any, Any]) -> bool:
-    """Whether `content` has tensors by name, or a mapping under a wrapper key.
+    """Whether a mapping has at least one tensor (torch or NumPy) by name.
 
-    Tensors are torch's or NumPy arrays; one is enough.
+    Also true if it has a mapping under one of the usual wrapper keys, such as "state_dict".
     """
     for key, value in content.items():
         if isinstance(key, str) and isinstance(value, Tensor | np.ndarray):
@@ -314,7 +322,7 @@ def _contains_tensors(content: Mapping[Any, Any]) -> bool:
 
 
 def _to_tensor(value: Any) -> Tensor:
-    """Return a tensor, detached, or a copy of an array as a tensor."""
+    """Return a torch tensor without its gradient history, or a copy of an array as a tensor."""
     return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
@@ -409,9 +417,9 @@ def _count_prefixes(names: Sequence[str], keys: Iterable[str]) -> Counter[str]:
 
 
 def _is_shared_duplicate(tensor: Tensor, loaded: Iterable[Tensor]) -> bool:
-    """Whether `tensor` equals one of `loaded` in shape, dtype and all values.
+    """Whether `tensor` equals one of the tensors `loaded` in shape, dtype and all values.
 
-    Shared weights are saved once per name.
+    Shared weights are saved once per name, so such a tensor may have another name.
     """
     for other in loaded:
         is_same_type = tensor.shape == other.shape and tensor.dtype == other.dtype
@@ -426,10 +434,12 @@ def _raise_mismatch(
     shape_mismatches: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
     keys: Iterable[str],
 ) -> None:
-    """Raise one ModelError with all differences, if there are any.
+    """Raise one ModelError that lists all differences of checkpoint and model, if there are any.
 
     Parameters
     ----------
+    missing, unexpected
+        Names that only the model, or only the checkpoint has.
     shape_mismatches
         Name -> shapes in the checkpoint and in the model.
     keys
@@ -454,10 +464,7 @@ def _raise_mismatch(
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """Join the first `_MAX_LISTED_NAMES` names by commas, and count the others.
-
-    As in "a, b and 3 more".
-    """
+    """Join the first `_MAX_LISTED_NAMES` names by commas and count the rest: "a, b and 3 more"."""
     listed = ", ".join(names[:_MAX_LISTED_NAMES])
     if len(names) <= _MAX_LISTED_NAMES:
         return listed

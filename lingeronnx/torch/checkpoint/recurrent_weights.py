@@ -62,7 +62,10 @@ class PackedWeights(NamedTuple):
         return np.stack(directions)
 
     def unpack(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Return torch's parameters (name -> array) of the array of ONNX; the inverse of `pack`."""
+        """Return torch's parameters (name -> array) in an array of ONNX, [D, ...].
+
+        The array is split by direction and parameter, and the gates get torch's order.
+        """
         inverse_order = [self.gate_order.index(gate) for gate in range(len(self.gate_order))]
         arrays = {}
         for keys, direction in zip(self.keys, array, strict=True):

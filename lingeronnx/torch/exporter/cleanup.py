@@ -86,7 +86,7 @@ def clean_graph(
 
 
 def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
-    """Merge shared parameters into one initializer under the first name.
+    """Merge initializers of shared parameters into one under the first name, in place.
 
     `parameters` maps each name to the first name of the same tensor.
     """
@@ -102,9 +102,10 @@ def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
 
 
 def _fold_constants(model: ir.Model, parameters: set[str]) -> None:
-    """Fold constants that do not depend on `parameters`, initializers that stay as they are.
+    """Fold constants that do not depend on `parameters`, in place.
 
-    The parameters are inputs meanwhile. Also drops zero initial states and Identity nodes.
+    The initializers named in `parameters` are graph inputs meanwhile and stay as they are. Also
+    drops zero initial states and Identity nodes.
     """
     hidden = [
         (value, value.const_value)
@@ -135,9 +136,9 @@ _FINAL_NAME_KEY = "lingeronnx.name"
 
 
 def _pack_recurrent(model: ir.Model) -> None:
-    """Store the weights of recurrent layers in the layout of ONNX.
+    """Replace computed weights of recurrent layers by initializers in the layout of ONNX, in place.
 
-    Weights that are not computed as `PackedWeights` describes are left unchanged.
+    Weights that are not torch's parameters reordered and concatenated are left unchanged.
     """
     for node in list(model.graph):
         for index in (1, 2, 3):
@@ -152,9 +153,10 @@ def _pack_recurrent(model: ir.Model) -> None:
 
 
 def _match_chain(node: ir.Node, index: int, chain: Sequence[ir.Node]) -> PackedWeights | None:
-    """Return the packed weights that `chain` computes for input `index` of `node`, or None.
+    """Return how `chain` packs torch's parameters into input `index` of `node`, or None.
 
-    All parameters of the packed weights must be initializers that nodes of `chain` read.
+    `chain` are the nodes that compute the input. All parameters must be initializers that these
+    nodes read.
     """
     names: list[str] = []
     for chain_node in chain:
@@ -169,14 +171,14 @@ def _match_chain(node: ir.Node, index: int, chain: Sequence[ir.Node]) -> PackedW
 
 
 def _source_names(packed: PackedWeights) -> list[str]:
-    """Return the names of the parameters that packed weights consist of."""
+    """Return the names of torch's parameters in packed weights, direction by direction."""
     return [name for names in packed.keys for name in names]
 
 
 def _constant_chain(model: ir.Model, value: ir.Value) -> list[ir.Node]:
     """Return the nodes that compute `value` from constants, in graph order.
 
-    Returns an empty list if it depends on an input of the graph.
+    Empty if it depends on an input of the graph, or if no node computes it.
     """
     nodes: list[ir.Node] = []
     stack = [value]
@@ -220,7 +222,7 @@ def _store_packed_weights(
 
 
 def _drop_unused_initializers(model: ir.Model) -> None:
-    """Remove unused initializers, and give packed weights their final names.
+    """Remove unused initializers, and give packed weights their final names, in place.
 
     A graph output that is an initializer becomes the output of an Identity.
     """
@@ -236,9 +238,9 @@ def _drop_unused_initializers(model: ir.Model) -> None:
 
 
 def _insert_output_identity(model: ir.Model, index: int, output: ir.Value) -> None:
-    """Compute graph output `index`, the constant `output`, by an Identity of a new initializer.
+    """Make graph output `index`, the constant `output`, the output of an Identity, in place.
 
-    The output keeps its name.
+    The constant becomes a new initializer; the output keeps its name.
     """
     name = str(output.name)
     array = ir.const_value(output)
@@ -264,14 +266,15 @@ class _NameGenerator:
     """
 
     def __init__(self, with_scopes: bool) -> None:
-        """Start counting at zero; `with_scopes` puts the module's path into the names."""
+        """Start counting at zero; with `with_scopes` names begin with the module's path."""
         self._with_scopes = with_scopes
         self._counts: Counter[str] = Counter()
 
     def make_name(self, scope: str, kind: str) -> str:
-        """Return a new name of a node or constant of a `kind` in the module at path `scope`.
+        """Return a new unique name of a node or constant of a `kind` in the module at path `scope`.
 
-        "/a/b/KIND", then "/a/b/KIND_1" ..., for scope "a.b"; without scopes "KIND_0", "KIND_1" ...
+        For scope "a.b" these are "/a/b/KIND", then "/a/b/KIND_1" ...; without scopes "KIND_0",
+        "KIND_1" ...
         """
         steps = scope.split(".") if scope else []
         base = "/".join(["", *steps, kind]) if self._with_scopes else kind
@@ -281,7 +284,7 @@ class _NameGenerator:
 
 
 def _assign_names(model: ir.Model, parameters: set[str], with_scopes: bool) -> dict[str, str]:
-    """Name nodes, tensors and constants by module path, or by operator alone.
+    """Name nodes, tensors and constants by module path, or by operator alone, in place.
 
     Parameters, graph inputs and graph outputs keep their names.
 
@@ -325,7 +328,10 @@ def _packed_weight_names(nodes: Sequence[ir.Node]) -> set[str]:
 
 
 def _find_packed_weights(node: ir.Node, index: int) -> PackedWeights | None:
-    """Return the packed weights that an initializer at input `index` contains, or None."""
+    """Return how an initializer at input `index` of a recurrent node packs torch's parameters.
+
+    None if it does not, or is no initializer.
+    """
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None or not value.is_initializer():
         return None
@@ -336,9 +342,9 @@ _MAX_SCOPE_DISTANCE = 8
 
 
 def _find_scope(node: ir.Node) -> str:
-    """Return the module path of `node`, or of the nearest producer that has one.
+    """Return the module path of `node`, or of the nearest producer that has one, else "".
 
-    Nodes that the folding created have no path of their own.
+    Nodes that the folding created have no path of their own; at most 8 nodes are looked at.
     """
     current: ir.Node | None = node
     for _ in range(_MAX_SCOPE_DISTANCE):

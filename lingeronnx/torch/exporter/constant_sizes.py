@@ -37,16 +37,16 @@ class _ShapeRead:
 
     @property
     def is_reshape_target(self) -> bool:
-        """Whether it is the target shape of a Reshape."""
+        """Whether the input is the target shape of a Reshape."""
         return self.node.op_type == "Reshape" and self.index == 1 and not self.node.domain
 
 
 def fold_constant_sizes(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
     """Replace inputs computed from shapes alone by constants if they are equal on all `feeds`.
 
-    A Reshape target that varies is also replaced, if 0 and -1 express it; values of more than
-    `_MAX_ELEMENTS` elements are not. In place, also removing unused nodes. Returns the number of
-    replaced inputs.
+    A Reshape target that varies is also replaced, if 0 (copy) and -1 (infer) express it; values of
+    more than `_MAX_ELEMENTS` elements are not. In place, also removing unused nodes. Returns the
+    number of replaced inputs.
     """
     reads = _find_shape_reads(model)
     if not reads:
@@ -70,7 +70,10 @@ def fold_constant_sizes(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray
 
 
 def _find_shape_reads(model: ir.Model) -> list[_ShapeRead]:
-    """Return the inputs, of nodes that do not only compute shapes, that depend on shapes alone."""
+    """Return all reads (node, input index, value) of values that are computed from shapes alone.
+
+    Reads by nodes that belong to such a computation themselves are left out; in graph order.
+    """
     shape_tensors = _find_shape_tensors(model)
     reads = []
     for node in model.graph:
@@ -83,9 +86,10 @@ def _find_shape_reads(model: ir.Model) -> list[_ShapeRead]:
 
 
 def _find_constant(read: _ShapeRead, runs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray | None:
-    """Return the constant for an input, or None if it varies between the runs.
+    """Return the constant that can replace an input, or None if it varies between the runs.
 
-    For a varying Reshape target with an equivalent constant, the attribute `allowzero` is removed.
+    None too for more than _MAX_ELEMENTS elements. For a varying Reshape target with an equivalent
+    constant, the attribute `allowzero` is removed from the node.
     """
     arrays = [run[str(read.value.name)] for run in runs]
     if arrays[0].size > _MAX_ELEMENTS:
@@ -122,10 +126,10 @@ def _computes_with_shapes(node: ir.Node, shape_tensors: set[ir.Value]) -> bool:
 
 
 def _make_reshape_target(targets: Arrays, sources: Arrays) -> np.ndarray | None:
-    """Return a constant Reshape target that is equivalent to `targets` for `sources`, or None.
+    """Return a constant Reshape target that is equivalent to `targets` for the inputs `sources`.
 
-    Both are arrays of the runs. Sizes equal in all runs stay, those copied from the source's axis
-    become 0, and one other becomes -1.
+    Both have an array for each run. Sizes equal in all runs stay, those copied from the input's
+    axis become 0, and one other becomes -1. None if that is impossible.
     """
     constant = []
     for axis, first in enumerate(targets[0]):
@@ -143,7 +147,7 @@ def _make_reshape_target(targets: Arrays, sources: Arrays) -> np.ndarray | None:
 
 
 def _copies_size(axis: int, targets: Arrays, sources: Arrays) -> bool:
-    """Whether, in each pair, ``target[axis]`` is the size of the source along `axis`."""
+    """Whether, in each run, ``target[axis]`` is the size of the Reshape's input along `axis`."""
     return all(
         axis < source.ndim and source.shape[axis] == target[axis]
         for target, source in zip(targets, sources, strict=True)

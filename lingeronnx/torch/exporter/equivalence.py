@@ -31,9 +31,9 @@ class TorchRun:
 
 
 def run_by_name(flat: FlattenedModel, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run the model on `tensors`, in order of its inputs, and return result name -> tensor.
+    """Run the model on `tensors`, in the order of its inputs, and return {result name: tensor}.
 
-    Raises ModelError if its code fails.
+    Raises ModelError if the user's code fails.
     """
     try:
         return flat.run_by_name(*tensors)
@@ -121,14 +121,17 @@ def run_on_dynamic_axes(
 
 
 def _format_sizes(sizes: Mapping[str, int]) -> str:
-    """Format the sizes of dynamic axes, such as "N 2, time 10"."""
+    """Format the sizes of dynamic axes: "N 2, time 10"; "" without any."""
     return ", ".join(f"{symbol} {size}" for symbol, size in sizes.items())
 
 
 def _run_sizes(
     flat: FlattenedModel, inputs: Mapping[str, Tensor], axes: Axes, sizes: dict[str, int]
 ) -> TorchRun:
-    """Return a run of the model with its dynamic axes resized to `sizes` (symbol -> size)."""
+    """Run the model on inputs whose dynamic axes are resized to `sizes` (symbol -> size).
+
+    Returns the sizes, the inputs and the results as arrays. Raises ModelError if the model fails.
+    """
     tensors = resize_inputs(inputs, axes, sizes)
     results = run_by_name(flat, tensors)
     feed = {name: _to_array(tensor) for name, tensor in zip(inputs, tensors, strict=True)}
@@ -136,7 +139,7 @@ def _run_sizes(
 
 
 def _to_array(tensor: Tensor) -> np.ndarray:
-    """Copy a tensor to a numpy array."""
+    """Copy a tensor to a new numpy array on the CPU, without its gradient history."""
     return tensor.detach().cpu().resolve_conj().resolve_neg().numpy().copy()
 
 
@@ -180,9 +183,9 @@ def compare_with_torch(
 
 
 def _get_relative_difference(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Return the largest difference relative to the largest expected magnitude.
+    """Return the largest difference divided by the largest expected magnitude.
 
-    It is infinite if shapes or dtypes differ, or values that are no finite floats.
+    Infinite if shapes or dtypes differ, or integers, NaN or infinities; 0 if all are equal.
     """
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")

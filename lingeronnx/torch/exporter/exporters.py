@@ -115,9 +115,9 @@ def trace_model(
 
 @contextlib.contextmanager
 def suppress_output() -> Iterator[Callable[[], list[str]]]:
-    """Suppress the output of the exporters within a context.
+    """Suppress stdout, stderr, logging and warnings of the exporters within a context.
 
-    Yields a function that returns the tracer warnings about the user's model, one line each.
+    Yields a function that returns the tracer warnings about the user's model so far, one line each.
     """
     disabled_level = logging.root.manager.disable
     with (
@@ -158,10 +158,11 @@ def _export_dynamo(
     opset: int,
     dump_text: Callable[[str], None],
 ) -> ir.Model:
-    """Export with `torch.export` and torch's dynamo exporter; arguments as of `trace_model`.
+    """Export a flattened model with `torch.export` and torch's dynamo exporter.
 
-    `dump_text` gets the traced program as text. Each node's metadata names the module it comes
-    from. Raises ModelError if torch cannot trace or write the model.
+    `inputs` are example tensors by name, `axes` their dynamic axes, `outputs` names. `dump_text`
+    gets the traced program as text. Each node's metadata names the module it comes from. Raises
+    ModelError if torch cannot trace or write the model.
     """
     dynamic = torch.export.Dim.DYNAMIC
     shapes = tuple(
@@ -203,9 +204,9 @@ def _export_dynamo(
 
 
 def _make_trace_error(error: BaseException, inputs: Sequence[str]) -> ModelError:
-    """Return the error for a model that torch.export cannot trace.
+    """Return the ModelError for a model that torch.export cannot trace.
 
-    Names the input axis that the model fixes, or else the line of the call that fails.
+    It names the input axis that the model fixes, or else the line of the call that fails.
     """
     text = get_exception_text(error)
     fixed = re.search(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", text)
@@ -224,9 +225,9 @@ def _make_trace_error(error: BaseException, inputs: Sequence[str]) -> ModelError
 
 
 def _find_unsupported_operator(error: BaseException, opset: int) -> ModelError | None:
-    """Return the error for an operator without an ONNX equivalent, naming its module.
+    """Return the ModelError for an operator without an ONNX equivalent, naming its module.
 
-    Returns None if this is not the cause of `error`.
+    None if this is not the cause of `error`.
     """
     causes = list(_iterate_causes(error))
     if not any(type(cause).__name__ == "DispatchError" for cause in causes):
@@ -242,7 +243,7 @@ def _find_unsupported_operator(error: BaseException, opset: int) -> ModelError |
 
 
 def _make_unsupported_error(operator: str, path: str, exporter: str, opset: int) -> ModelError:
-    """Return the error for an operator without an ONNX equivalent in the module at `path`.
+    """Return the ModelError for an operator without an ONNX equivalent in the module at `path`.
 
     It suggests the other exporter. An empty `path` is the model's own forward.
     """
@@ -255,14 +256,17 @@ def _make_unsupported_error(operator: str, path: str, exporter: str, opset: int)
 
 
 def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield `error`, its cause or context, and so on; nothing for None."""
+    """Yield `error`, then its cause or context, then that of the latter, and so on.
+
+    Yields nothing for None.
+    """
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _get_root_cause(error: BaseException) -> BaseException:
-    """Return the first error of the chain of causes."""
+    """Return the error at the end of the chain of causes and contexts; `error` if it has none."""
     return list(_iterate_causes(error))[-1]
 
 
@@ -286,10 +290,11 @@ def _export_torchscript(
     opset: int,
     dump_text: Callable[[str], None],
 ) -> ir.Model:
-    """Export with the TorchScript tracer; arguments as of `trace_model`.
+    """Export a flattened model with the TorchScript tracer; nothing is folded.
 
-    `dump_text` gets a line per node. Nothing is folded. Each node's metadata names the module it
-    comes from. Raises ModelError if torch cannot write the model.
+    `inputs` are example tensors by name, `axes` their dynamic axes, `outputs` names. `dump_text`
+    gets a line per node. Each node's metadata names the module it comes from. Raises ModelError if
+    torch cannot write the model.
     """
     captured: list[str] = []
     with temporary_folder() as folder:
@@ -330,10 +335,10 @@ def _export_torchscript(
 
 
 def _make_torchscript_error(model: nn.Module, message: str, output: str, opset: int) -> ModelError:
-    """Return the error for an operator that the TorchScript exporter does not support.
+    """Return the ModelError for an operator that the TorchScript exporter does not support.
 
-    Its module is in the traced graph, which the exporter prints on failure:
-    ``aten::x(...), scope: T::name/``.
+    Its module is in the traced graph, which the exporter prints on failure: ``aten::x(...), scope:
+    T::name/``.
 
     Parameters
     ----------
@@ -354,9 +359,9 @@ def _make_torchscript_error(model: nn.Module, message: str, output: str, opset: 
 
 @contextlib.contextmanager
 def _capture_output(captured: list[str]) -> Iterator[None]:
-    """Append the stdout and stderr of the process in the block, as one text, to `captured`.
+    """Context manager that appends the process's stdout and stderr in the block to `captured`.
 
-    Includes the output of C++ code.
+    Both are one text, which includes the output of C++ code.
     """
     with tempfile.TemporaryFile() as file:
         original_descriptors = [os.dup(descriptor) for descriptor in (1, 2)]
@@ -399,9 +404,10 @@ def _module_path(steps: Sequence[str], paths: Sequence[str]) -> str:
 
 
 def _get_scope_name(path: str) -> str:
-    """Return the name of a module in scopes of the exporter.
+    """Return the name by which the TorchScript exporter's scopes call the module at `path`.
 
-    It is the last attribute name that is not a number, with the numbers after it.
+    It is the last attribute name that is not a number, with the numbers after it: "blocks.3" for
+    "encoder.blocks.3".
     """
     names = path.split(".")
     start = len(names) - 1
@@ -414,7 +420,10 @@ def _get_scope_name(path: str) -> str:
 
 
 def _strip_root(path: str) -> str:
-    """Return the path in the user's model of a module in `FlattenedModel`, "" outside of it."""
+    """Return the part of a module path after "model", the user's model in the traced wrapper.
+
+    "" if the path does not contain it.
+    """
     names = path.split(".")
     if _ROOT not in names:
         return ""
@@ -422,7 +431,10 @@ def _strip_root(path: str) -> str:
 
 
 def _strip_root_from_initializers(graph: ir.Model) -> ir.Model:
-    """Remove the prefix of `FlattenedModel` from the names of initializers, and return `graph`."""
+    """Remove the prefix "model." from the names of initializers, in place, and return `graph`.
+
+    It is that of the wrapper in which the user's model is traced.
+    """
     for name, value in list(graph.graph.initializers.items()):
         if name.startswith(f"{_ROOT}."):
             ir.rename_initializer(graph, value, name.removeprefix(f"{_ROOT}."))

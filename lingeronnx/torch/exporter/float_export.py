@@ -175,7 +175,7 @@ class _VerifiedExport(NamedTuple):
     difference: float
 
     def to_exported(self, path: Path, exporter: str, opset: int) -> Exported:
-        """Return the result of `export` for the file `path`, with sizes and counts of the graph."""
+        """Return the record of this export to file `path`: shapes, counts, difference and notes."""
         constants = _get_constant_arrays(self.graph)
         return Exported(
             path=path,
@@ -206,7 +206,9 @@ def _export_verified(
 ) -> _VerifiedExport:
     """Trace `module` with the arguments of a call, clean up the graph, and compare it with torch.
 
-    The other arguments are those of `export`.
+    `output_names` and `dynamic_axes` may be None for defaults. `tolerance` limits the difference
+    relative to the largest magnitude of an output. Raises ModelError if the module cannot be
+    exported or the graph computes something else.
     """
     inputs = dict(zip(call.names, call.tensors, strict=True))
     notes: list[str] = []
@@ -274,9 +276,10 @@ def _make_example_inputs(
     shapes: Sequence[InputShape],
     names: Sequence[str] | None,
 ) -> tuple[Any, dict[str, Any], Sequence[str] | None]:
-    """Return random (args, kwargs, input names) for `shapes`; names are None if unnamed.
+    """Return random (args, kwargs, input names) for the given shapes.
 
-    `names` take precedence over names in `shapes`. Raises ConfigError if arguments were passed too.
+    Names are `names`, or else those in `shapes` that are not keyword arguments, or None. Raises
+    ConfigError if arguments were passed too.
     """
     if args is not None or kwargs:
         raise ConfigError("pass arguments or input shapes, not both")
@@ -331,7 +334,10 @@ def _is_unsupported_float(tensor: Tensor) -> bool:
 
 
 def _map_shared_parameters(model: nn.Module) -> dict[str, str]:
-    """Return name in the state_dict -> first name of the same tensor object."""
+    """Return {name in the state_dict: first name of the same tensor object}.
+
+    For a tensor that is not shared both names are equal.
+    """
     first_names: dict[int, str] = {}
     shared: dict[str, str] = {}
     tensors = dict(model.named_parameters(remove_duplicate=False))
@@ -376,7 +382,10 @@ def _get_output_dims(
 
 
 def _find_equal_size(sizes: Sequence[int], runs: Sequence[TorchRun]) -> str | None:
-    """Return the name of the first dynamic size that equals `sizes`, one per run; None without."""
+    """Return the name of the first dynamic size that equals `sizes` in all runs, or None.
+
+    `sizes` has one number for each run.
+    """
     for symbol in runs[0].sizes:
         if [run.sizes[symbol] for run in runs] == sizes:
             return symbol
@@ -415,7 +424,7 @@ def _declare_io(
 
 
 def _check_file(graph: ir.Model) -> None:
-    """Raise ModelError if onnx's checker, including shape inference, finds an error.
+    """Raise ModelError if onnx's checker, with shape inference, finds an error in the graph.
 
     Graphs above the protobuf size limit are not checked.
     """
@@ -432,7 +441,7 @@ def _check_file(graph: ir.Model) -> None:
 
 
 def _get_constant_arrays(graph: ir.Model) -> dict[str, np.ndarray]:
-    """Return initializer name -> array."""
+    """Return {initializer: array} of a graph; initializers without a value are left out."""
     arrays = {}
     for name, value in graph.graph.initializers.items():
         array = ir.const_value(value)
@@ -442,7 +451,7 @@ def _get_constant_arrays(graph: ir.Model) -> dict[str, np.ndarray]:
 
 
 def _get_dims(values: Sequence[ir.Value]) -> dict[str, list[int | str]]:
-    """Return tensor name -> shape, with the symbol's name for dynamic sizes."""
+    """Return {tensor: shape}, with the name of the symbol for a dynamic size; [] for no shape."""
     dims_by_name: dict[str, list[int | str]] = {}
     for value in values:
         dims_by_name[str(value.name)] = [
@@ -458,24 +467,27 @@ class _GraphDump:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
-        """Write the dumps to `folder`, or none if it is None."""
+        """Store the folder for the dumps; None writes none."""
         self._folder = None if folder is None else Path(folder)
         self._count = 0
 
     def text(self, program: str) -> None:
-        """Write the traced program."""
+        """Write the traced program as the next numbered text file, if there is a folder."""
         if self._folder is not None:
             with created_folder(self._folder):
                 write_text(self._next_path("traced", "txt"), program)
 
     def graph(self, name: str, graph: ir.Model) -> None:
-        """Write the current state of `graph` under the name of a step."""
+        """Write the current state of `graph` as the next numbered ONNX file, if there is a folder.
+
+        The file name contains `name`, that of a step.
+        """
         if self._folder is not None:
             with created_folder(self._folder):
                 ir.save(graph, self._next_path(name, "onnx"))
 
     def _next_path(self, name: str, suffix: str) -> Path:
-        """Return the path of the next file and count it."""
+        """Return "FOLDER/NUMBER_NAME.SUFFIX" for the next file, and increase the number."""
         assert self._folder is not None
         self._count += 1
         return self._folder / f"{self._count - 1}_{name}.{suffix}"

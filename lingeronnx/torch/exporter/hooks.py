@@ -31,10 +31,12 @@ def watch_outputs(
     is_selected: Callable[[str], bool],
     watch: Callable[[str, np.ndarray, None], None],
 ) -> Iterator[None]:
-    """Observe the outputs of submodules within a context.
+    """Call `watch` with the outputs of submodules of `model` within a context.
 
     Parameters
     ----------
+    model
+        Module whose submodules are observed; it is not itself.
     is_selected
         Function of a module path that selects the submodules.
     watch
@@ -139,7 +141,9 @@ def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]
 def export_session(
     model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None
 ) -> Session:
-    """Export `model` to `path` and return a session on it; errors as of `export`.
+    """Export `model` to the file `path`, and return a session on it.
+
+    Raises ModelError or ConfigError if it cannot be exported.
 
     Parameters
     ----------
@@ -170,14 +174,14 @@ def export_session_for(
 def mirror_calls(
     model: nn.Module, path: str | os.PathLike[str], on_session: Callable[[Session], None]
 ) -> Iterator[None]:
-    """Run each call of `model` within a context in ONNX too.
+    """Run each call of `model` within a context also in onnxruntime, on an export of the model.
 
     Parameters
     ----------
     path
         File for the export, which is written at the first call.
     on_session
-        Called with the session on the export.
+        Called with the session on the export, before its first run.
     """
     session: Session | None = None
     is_busy = False  # the export calls the module again

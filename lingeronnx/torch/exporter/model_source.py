@@ -63,9 +63,9 @@ def load_model(text: str) -> tuple[nn.Module, Any]:
 
 @contextlib.contextmanager
 def _importable(source: str) -> Iterator[None]:
-    """Put the folder of a .py file, or the current folder for a module, first on the import path.
+    """Context manager that puts the folder of `source` first on the import path.
 
-    Only within the block.
+    It is the folder of a .py file, or the current folder for a module name.
     """
     folder = str(resolve_path(source).parent) if source.endswith(".py") else str(Path.cwd())
     sys.path.insert(0, folder)
@@ -77,10 +77,10 @@ def _importable(source: str) -> Iterator[None]:
 
 
 def _load_attribute(source: str, name: str) -> Any:
-    """Return the attribute `name` of `source`, a .py file or a module name.
+    """Import `source`, a .py file or a module name, and return its attribute `name`.
 
-    Raises ConfigError if the import fails, or, with the nearest model, if there is no such
-    attribute.
+    Raises ConfigError if the import fails or there is no such attribute; the message then suggests
+    the most similar name of a model.
     """
     with wrap_user_errors(f"importing {source} failed", ConfigError):
         if source.endswith(".py"):
@@ -94,14 +94,14 @@ def _load_attribute(source: str, name: str) -> Any:
 
 
 def _is_model_source(value: Any) -> bool:
-    """Whether a value is a Module, a Module class or a function."""
+    """Whether a value can give a model: a Module, a Module class or a function."""
     if isinstance(value, nn.Module) or inspect.isroutine(value):
         return True
     return inspect.isclass(value) and issubclass(value, nn.Module)
 
 
 def _import_file(path: Path) -> Any:
-    """Import a Python file as a module; ConfigError if it is missing or no Python file."""
+    """Execute a Python file as a new module and return it; ConfigError if it is no Python file."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     name = f"lingeronnx_source_{path.stem}"
@@ -115,6 +115,9 @@ def _import_file(path: Path) -> Any:
 
 
 def _call_factory(factory: Any, text: str) -> Any:
-    """Call a class or function without arguments; raises ConfigError if it fails."""
+    """Call a class or function without arguments and return the result.
+
+    Raises ConfigError, with its name `text`, if it fails.
+    """
     with wrap_user_errors(f"{text}(), which is called without arguments, failed", ConfigError):
         return factory()

@@ -48,7 +48,7 @@ class DirectionWeights(NamedTuple):
 
 
 def is_exporting() -> bool:
-    """Whether one of torch's exporters is tracing."""
+    """Whether one of torch's exporters is tracing at the moment."""
     return bool(torch.compiler.is_exporting() or torch.jit.is_tracing())
 
 
@@ -111,10 +111,14 @@ def run_direction(
 
 
 def get_layer_weights(lstm: nn.LSTM, flat: Sequence[Tensor]) -> list[list[DirectionWeights]]:
-    """Return the weights of an LSTM by layer and direction; the two biases are added.
+    """Return the weights of an LSTM with projection by layer and direction.
+
+    Both biases are added; without biases the bias is None.
 
     Parameters
     ----------
+    lstm
+        The layer, for its options.
     flat
         The weights in torch's flat order.
     """
@@ -133,8 +137,12 @@ def run_projected_lstm(
 ) -> tuple[Tensor, States]:
     """Run an LSTM with proj_size in evaluation mode; results as of its own forward.
 
+    Computed in a form that can be exported: an LSTM without projection, then one product.
+
     Parameters
     ----------
+    lstm
+        The layer.
     flat
         The weights to use, in torch's flat order.
     x, hx
@@ -175,17 +183,17 @@ def run_projected_lstm(
 
 @contextlib.contextmanager
 def traceable_lstms(model: nn.Module) -> Iterator[None]:
-    """Trace each ``nn.LSTM`` with proj_size in `model` as `run_projected_lstm` within a context.
+    """Make each ``nn.LSTM`` with proj_size in `model` exportable within a context.
 
-    Runs without a trace are not affected.
+    While an exporter traces, it runs as an LSTM without projection and a product; other calls are
+    not affected. The modules are restored afterwards.
     """
     lstms = [module for module in model.modules() if type(module) is nn.LSTM and module.proj_size]
 
     def make_forward(lstm: nn.LSTM) -> Any:
-        """Make the `forward` of `lstm` that an exporter can trace.
+        """Return a replacement for the `forward` of `lstm` that an exporter can trace.
 
-        During an export it runs the layer step by step with `run_projected_lstm`; otherwise it
-        calls the original.
+        Outside of an export it calls the original.
         """
         original_forward = lstm.forward
 

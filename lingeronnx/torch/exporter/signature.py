@@ -94,7 +94,7 @@ class ModuleCall:
         )
 
     def build_arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments with the tensors replaced by `tensors`."""
+        """Return (args, kwargs) of the call with its tensors, in order, replaced by `tensors`."""
         leaves = list(self._leaves)
         for index, tensor in zip(self._tensor_indices, tensors, strict=True):
             leaves[index] = tensor
@@ -109,15 +109,16 @@ class FlattenedModel(nn.Module):
     """
 
     def __init__(self, model: nn.Module, call: ModuleCall) -> None:
-        """Wrap `model` with the structure of the arguments of `call`."""
+        """Wrap `model` to take the tensors in the arguments of `call` as flat arguments."""
         super().__init__()
         self.model = model
         self._call = call
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors of the result in order; inputs, parameters and duplicates are copied.
+        """Run the model and return the tensors in its result in order.
 
-        The copies give each output a name of its own in the graph.
+        Those that are inputs, parameters, buffers or duplicates are copied, which gives each output
+        a name of its own in the graph.
         """
         named = [*tensors, *self.model.parameters(), *self.model.buffers()]
         outputs: list[Tensor] = []
@@ -127,7 +128,7 @@ class FlattenedModel(nn.Module):
         return tuple(outputs)
 
     def run_by_name(self, *tensors: Tensor) -> dict[str, Tensor]:
-        """Return the tensors of the result by their derived names, in order.
+        """Run the model and return {derived name: tensor} of its result, in order.
 
         `tensors` replace those of the call. Raises ModelError if the result has no tensor, or a
         value that is no tensor, None, number, bool or text.
@@ -149,7 +150,7 @@ class FlattenedModel(nn.Module):
     def choose_output_names(
         self, derived: Sequence[str], names: Sequence[str] | None
     ) -> tuple[str, ...]:
-        """Return `names`, or the `derived` names if there are none.
+        """Return `names` for the outputs, or the `derived` names if `names` is None.
 
         Raises ConfigError if their number is wrong, they are not unique, or one is empty or the
         name of an input.
@@ -164,7 +165,7 @@ class FlattenedModel(nn.Module):
 
 
 def _get_positional_parameters(model: nn.Module) -> list[str]:
-    """Return the names of the positional parameters of `forward`."""
+    """Return the names of the parameters of `forward` that can be passed by position, in order."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [
         name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds
@@ -181,10 +182,11 @@ def _format_tree_path(path: Sequence[Any]) -> list[str]:
 
 
 def _make_input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
-    """Return "PARAMETER.PATH": the parameter of `forward`, and the path inside the argument.
+    """Return the name of an input tensor, "PARAMETER.PATH".
 
-    The first two steps of `path` are the position (0 for positional arguments) and the argument's
-    index or name; surplus positional ones are "input_N".
+    It is the parameter of `forward`, and the path inside the argument. The first two steps of
+    `path` are the position (0 for positional arguments) and the argument's index or name; surplus
+    positional ones are "input_N".
     """
     kind, first, *inner = _format_tree_path(path)
     if kind == "0":  # positional
@@ -193,9 +195,10 @@ def _make_input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
 
 
 def _make_output_name(path: Sequence[Any], input_names: Sequence[str]) -> str:
-    """Return the name of a result by its path, with a suffix if an input has this name.
+    """Return the name of a result tensor by its path, with "_out" if an input has this name.
 
-    A path of keys is joined by dots; one that begins with an index is "output_" and the steps.
+    A path that begins with a key is joined by dots; one that begins with an index is "output_" and
+    the steps, and the empty path "output".
     """
     steps = _format_tree_path(path)
     name = ".".join(steps) if steps and not steps[0].isdigit() else "_".join(["output", *steps])
@@ -205,9 +208,10 @@ def _make_output_name(path: Sequence[Any], input_names: Sequence[str]) -> str:
 def _choose_names(
     names: Sequence[str] | None, derived: Sequence[str], kind: str
 ) -> tuple[str, ...]:
-    """Return `names`, or `derived` if there are none.
+    """Return `names`, or the `derived` names if `names` is None.
 
-    Raises ConfigError, mentioning `kind`, if the names are not unique, empty, or too few or many.
+    Raises ConfigError, mentioning `kind` ("input" or "output"), if their number is wrong, they are
+    not unique or one is empty.
     """
     if names is None:
         return tuple(derived)
@@ -387,7 +391,7 @@ def _name_input_axes(
 
 
 def _resolve_batch_axis(inputs: Mapping[str, Tensor]) -> DynamicAxes:
-    """Make axis 0 of all inputs dynamic if they agree on its size.
+    """Return axis 0 of all inputs as dynamic, called N, if they agree on its size.
 
     Otherwise no axis is dynamic, and the result has a note. Scalars are left out.
     """
@@ -442,10 +446,12 @@ def _check_axis(name: str, axis: Any, symbol: Any, rank: int) -> None:
 def resize_inputs(
     inputs: Mapping[str, Tensor], axes: Axes, sizes: Mapping[str, int]
 ) -> tuple[Tensor, ...]:
-    """Resize the dynamic axes of inputs by repeating or dropping slices.
+    """Resize the dynamic axes of inputs by repeating or dropping slices; return the new tensors.
 
     Parameters
     ----------
+    axes
+        Input -> axis -> name of the size.
     sizes
         Name of the size -> new size.
 

@@ -75,9 +75,9 @@ class LearnedScales:
             self.log2_scales.update(dict.fromkeys(names, parameter))
 
     def plan(self) -> Plan:
-        """Return the legalized plan for the current parameters.
+        """Return the plan with the current learned scales, adapted to the platform's limits.
 
-        Parameters whose scale the legalization lowers are set to the lowered scale.
+        Parameters whose scale had to be lowered for that are set to the lowered scale.
         """
         tensors = dict(self._plan.tensors)
         for name, parameter in self.log2_scales.items():
@@ -89,14 +89,15 @@ class LearnedScales:
         return plan
 
     def _get_log2_scale(self, parameter: Any) -> float:
-        """Return the value of a parameter, rounded for power-of-two scales."""
+        """Return the log2 scale of a parameter, rounded to an integer for power-of-two scales."""
         value = float(parameter.detach())
         return round(value) if self._is_power_of_two else value
 
     def _sync_with_plan(self, tensors: Mapping[str, Affine]) -> None:
-        """Set parameters above the scales of the plan to these scales.
+        """Lower parameters that exceed the scales in `tensors` to these scales, in place.
 
-        `tensors` are the plan's parameters, whose scales may have been lowered.
+        `tensors` are quantization parameters by name, whose scales the platform's limits may have
+        lowered.
         """
         with torch.no_grad():
             for name, parameter in self.log2_scales.items():

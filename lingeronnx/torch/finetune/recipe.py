@@ -106,7 +106,7 @@ class Recipe:
 
 
 def _is_available(device: str) -> bool:
-    """Whether torch knows `device` and, for cuda, a GPU is available."""
+    """Whether torch knows the device name `device` and, if it is cuda, a GPU is available."""
     try:
         return torch.device(device).type != "cuda" or torch.cuda.is_available()
     except RuntimeError:

@@ -53,21 +53,21 @@ class Samples:
         return len(next(iter(self.arrays.values())))
 
     def get_inputs(self, index: Any) -> dict[str, Any]:
-        """Return input name -> tensor on the device, for the samples at `index` (of axis 0)."""
+        """Return {input: tensor on the device} of samples `index` (indices or slice of axis 0)."""
         return {
             name: torch.from_numpy(array[index]).to(self.device)
             for name, array in self.arrays.items()
         }
 
     def get_labels(self, index: Any) -> Any:
-        """Return the labels of the samples at `index` as a tensor, or None without labels."""
+        """Return the labels of samples `index` as a tensor on the device, or None without any."""
         return None if self.labels is None else torch.from_numpy(self.labels[index]).to(self.device)
 
     def iterate_shuffled(self, size: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-        """Yield the sample indices of batches of `size`.
+        """Yield arrays of `size` sample indices in random order, reproducible from seed and epoch.
 
-        The order depends on seed and epoch. A smaller batch at the end is omitted, since it would
-        have the weight of a full one.
+        A smaller batch at the end is omitted, since it would have the weight of a full one; with
+        fewer than `size` samples, all are one batch.
         """
         order = np.random.default_rng((seed, epoch)).permutation(len(self))
         for start in range(0, max(len(self) - size + 1, 1), size):
@@ -83,11 +83,14 @@ class Teacher:
     """The float model, which computes the targets of outputs and of some inner tensors."""
 
     def __init__(self, model: ir.Model, names: Sequence[str], samples: Samples) -> None:
-        """Prepare to compute the tensors `names` of the float `model` for `samples`."""
+        """Prepare to compute the tensors `names` of the float graph `model` for `samples`."""
         self._runner, self._samples = FloatRunner(model, set(names)), samples
 
     def compute_targets(self, index: Any) -> dict[str, Any]:
-        """Return target name -> tensor, on the samples' device, for the samples at `index`."""
+        """Run the float model on the samples at `index`.
+
+        Return {target: tensor on their device}.
+        """
         feeds = {name: array[index] for name, array in self._samples.arrays.items()}
         targets = {}
         for name, array, _ in self._runner.run(feeds):
@@ -95,7 +98,7 @@ class Teacher:
         return targets
 
     def all(self, names: Collection[str]) -> Mapping[str, Any]:
-        """Return target name -> tensor of all samples (axis 0), for the targets `names`."""
+        """Run the float model on all samples; return {target: tensor} of the targets `names`."""
         batches = [
             self.compute_targets(index) for index in self._samples.iterate_slices(_BATCH_SIZE)
         ]

@@ -65,7 +65,10 @@ class SoftRounding:
         return groups
 
     def _make_rule(self, name: str) -> Any:
-        """Return the function that rounds a weight to counts in training: floor + soft fraction."""
+        """Return the function (parameter, source) that rounds a weight to counts in training.
+
+        Counts are rounded down, plus a learned fraction from 0 to 1, and clipped.
+        """
 
         def rule(parameter: Any, source: Any) -> Any:
             """Round down to counts, add the soft fractions, and clip to the range of `source`."""

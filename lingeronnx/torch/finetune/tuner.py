@@ -255,9 +255,10 @@ class Tuner:
         return counts if qparams is None else (counts - qparams.zero_point) / qparams.scale
 
     def _get_block_scales(self, names: Collection[str], start: str | None) -> dict[str, Any]:
-        """Return tensor name -> log2 scale to learn, for tensors among `names`.
+        """Return {tensor: log2 scale to learn} for the tensors among `names`.
 
-        Without scales that are also that of `start`, the block's input. Empty if scales are fixed.
+        Scales that are also that of `start`, the block's input, are left out. Empty if scales are
+        fixed.
         """
         if self._scales is None:
             return {}
@@ -269,9 +270,10 @@ class Tuner:
         }
 
     def _collect_block_inputs(self, start: str | None) -> tuple[str, Any] | None:
-        """Compute the input of a block for all samples: its name and values (int16 if integer).
+        """Compute the input of a block, which starts at the tensor `start`, for all samples.
 
-        Returns None if the block starts at the graph inputs.
+        Returns (name of the integer tensor, its values, int16 if integer), or None if the block
+        starts at the graph inputs.
         """
         if start is None:
             return None
@@ -334,9 +336,10 @@ class Tuner:
         self._load_state({"state": best[1]})
 
     def _get_taps(self) -> list[str]:
-        """Return the block ends whose distance is part of the loss, without outputs.
+        """Return the block ends whose distance from the float model is part of the loss.
 
-        Empty unless the loss is "distill" and the weight of features is positive.
+        Outputs are left out. Empty unless the loss is "distill" and the weight of features is
+        positive.
         """
         if self.recipe.loss != "distill" or not self.recipe.features > 0:
             return []
@@ -369,7 +372,7 @@ class Tuner:
     def _evaluate_module(self, teacher: Teacher, taps: Sequence[str]) -> float:
         """Evaluate the current module; larger is better.
 
-        The result of the user's function, or else the negative mean loss on all samples.
+        Returns the result of the user's function, or else the negative mean loss on all samples.
         """
         if self._evaluate is not None:
             return self._evaluate()
@@ -483,7 +486,7 @@ class Tuner:
     # ---- state ----------------------------------------------------------------------------------
 
     def _get_state(self) -> dict[str, Any]:
-        """Return "parameter NAME" or "scale INDEX" -> copy, of parameters and learned scales."""
+        """Return copies of all parameters ("parameter NAME") and learned scales ("scale INDEX")."""
         state = {}
         for name, parameter in self.module.parameter_of.items():
             state[f"parameter {name}"] = parameter.detach().clone()
@@ -493,9 +496,10 @@ class Tuner:
         return state
 
     def _load_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore parameters and scales, and the history if there is one.
+        """Set parameters and scales to those in `saved["state"]`, and the history if saved.
 
-        `saved["state"]` has entries "parameter <name>" and "scale <index>".
+        The state has entries "parameter <name>" and "scale <index>". The plan of the module follows
+        learned scales.
         """
         state = saved["state"]
         with torch.no_grad():
@@ -520,15 +524,15 @@ class Tuner:
             self._file.write({**self._saved, "state": self._get_state(), "history": history})
 
     def _report_progress(self, label: str, completed: int, total: int) -> None:
-        """Report `completed` of `total` steps, if progress is requested."""
+        """Call the progress callback with `completed` of `total` steps, if there is one."""
         if self._progress is not None:
             self._progress(label, completed, total)
 
 
 def _make_learned_scales(module: QatModule, recipe: Recipe) -> LearnedScales | None:
-    """Return the scales to learn, or None for fixed scales.
+    """Return the scales of the module's plan as parameters, or None if they are fixed.
 
-    If the recipe does not say, scales are learned in mode q-value.
+    The recipe decides; if it does not say, scales are learned in mode q-value (powers of two).
     """
     is_learned = recipe.scales == "learned"
     if recipe.scales is None:
@@ -537,7 +541,10 @@ def _make_learned_scales(module: QatModule, recipe: Recipe) -> LearnedScales | N
 
 
 def _get_scale_lr(module: QatModule, recipe: Recipe) -> float:
-    """Return the step size of scales: that of the recipe, or 1e-2 in mode q-value, else 1e-4."""
+    """Return the step size of learned scales: that of the recipe, else 1e-2 or 1e-4.
+
+    1e-2 is for mode q-value, in which scales are powers of two.
+    """
     if recipe.scale_lr is not None:
         return recipe.scale_lr
     return 1e-2 if module.plan.mode == "q-value" else 1e-4
@@ -546,7 +553,7 @@ def _get_scale_lr(module: QatModule, recipe: Recipe) -> float:
 def _get_loss_tensors(module: QatModule, model: ir.Model) -> list[str]:
     """Return the tensors that the loss "distill" compares, one per output, in order.
 
-    For the output of a Softmax, that is its input if the plan has it; else the output.
+    For an output of a Softmax or Sigmoid, that is its input if the plan has it; else the output.
     """
     network, logits = module.network, map_outputs_to_logits(model)
     plan_names: set[str] = set()
@@ -560,7 +567,7 @@ def _get_loss_tensors(module: QatModule, model: ir.Model) -> list[str]:
 def _mean_normalized_mse(
     outputs: Mapping[str, Any], targets: Mapping[str, Any], names: Sequence[str]
 ) -> Any:
-    """Return the mean normalized squared error of several tensors."""
+    """Return the mean over the tensors `names` of squared error divided by target variance."""
     return sum(_normalized_mse(outputs[name], targets[name]) for name in names) / len(names)
 
 

@@ -54,11 +54,14 @@ class FakeQuantContext:
     floats: Mapping[str, Any] = field(default_factory=dict)
 
     def max_abs(self, index: int = 0) -> int:
-        """Return the largest possible absolute count of an input."""
+        """Return the largest possible absolute count of input `index`, from its integer type."""
         return max_magnitude(self.input_dtypes[index])
 
     def get_parameter(self, key: int | str, array: np.ndarray | None, like: Any) -> Any:
-        """Return a parameter, or the kernel's own `array` as counts, or None without either."""
+        """Return the parameter `key` as counts if it is trained, else the kernel's own `array`.
+
+        The array becomes a float tensor on the device of `like`. None if both are missing.
+        """
         if key in self.parameters:
             return self.parameters[key]
         return None if array is None else to_counts(array, like)
@@ -80,9 +83,9 @@ def to_counts(array: np.ndarray, like: Any) -> Any:
 
 
 def get_accumulator_bound(weight: Any, bias: Any, max_input: int) -> int:
-    """Return a bound above every |accumulator|, for inputs of at most `max_input` in magnitude.
+    """Return an integer above every |sum| of products plus bias, for inputs up to `max_input`.
 
-    `weight` has the outputs on axis 0; `bias` may be None.
+    `max_input` limits their magnitude. `weight` has the outputs on axis 0; `bias` may be None.
     """
     sums = weight.detach().abs().flatten(1).sum(1, dtype=torch.float64) * max_input
     if bias is not None:
@@ -91,7 +94,7 @@ def get_accumulator_bound(weight: Any, bias: Any, max_input: int) -> int:
 
 
 def cast_to_exact_dtype(bound: int, *tensors: Any) -> list[Any]:
-    """Cast tensors (or None) to the smallest float dtype that is exact up to `bound`."""
+    """Cast tensors (or None) to float32 if it holds integers up to `bound`, else to float64."""
     dtype = torch.float32 if bound < FLOAT32_EXACT else torch.float64
     return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
@@ -99,14 +102,18 @@ def cast_to_exact_dtype(bound: int, *tensors: Any) -> list[Any]:
 def pad_window(
     x: Any, window: SlidingWindow, axes: int, value: float = 0.0, extra_ends: Sequence[int] = (0, 0)
 ) -> Any:
-    """Pad the last `axes` (1 or 2) axes of `x` for a window, with `extra_ends` more at the ends."""
+    """Pad the last `axes` (1 or 2) axes of `x` with `value`, by the pads of a sliding window.
+
+    `extra_ends` are further elements at the end of rows and columns. `x` itself if there is no
+    padding.
+    """
     top, left, bottom, right = window.pads
     amounts = [left, right + extra_ends[1], top, bottom + extra_ends[0]][: 2 * axes]
     return F.pad(x, amounts, value=value) if any(amounts) else x
 
 
 def subtract_zero_points(inputs: Sequence[Any], *zero_points: int) -> list[Any]:
-    """Subtract the zero points of inputs, so that a padding with zeros stands for real zeros."""
+    """Return the inputs, each minus its zero point, so that padding zeros stand for real 0."""
     return [
         x - zero_point if zero_point else x
         for x, zero_point in zip(inputs, zero_points, strict=True)
@@ -119,9 +126,10 @@ def to_image(x: Any) -> Any:
 
 
 def run_kernel(kernel: Kernel, arrays: Sequence[np.ndarray], like: Any) -> list[Any]:
-    """Run a kernel of the simulator on arrays and return its outputs as counts.
+    """Run a kernel of the simulator on arrays and return its outputs as float tensors of counts.
 
-    Axis 0 of a single input is the batch, if the kernel supports one.
+    They are on the device of `like`. Axis 0 of a single input is the batch, if the kernel supports
+    one.
     """
     names = [f"x{index}" for index in range(len(arrays))]
     sample_specs = [TensorSpec((1, *array.shape[1:]), array.dtype) for array in arrays]
@@ -137,10 +145,10 @@ def run_kernel(kernel: Kernel, arrays: Sequence[np.ndarray], like: Any) -> list[
 
 
 def to_integers(x: Any, dtype: np.dtype) -> np.ndarray:
-    """Convert counts to an integer array of a dtype."""
+    """Convert counts (integers in a float tensor) to an integer array of type `dtype`."""
     return x.detach().cpu().numpy().astype(dtype)
 
 
 def to_flat_int64(tensor: Any) -> np.ndarray:
-    """Convert counts to a flat int64 array."""
+    """Convert counts (integers in a float tensor) to an int64 array with one axis."""
     return tensor.detach().cpu().numpy().reshape(-1).astype(np.int64)

@@ -37,9 +37,9 @@ __all__ = ["UNTRAINABLE_KERNELS", "FAKE_QUANTIZERS", "get_fake_quantizer", "map_
 
 
 def get_fake_quantizer(kernel: Kernel) -> FakeQuantizer:
-    """Return the fake quantizer of a kernel's class; raises ModelError if there is none.
+    """Return the function that computes a kernel in torch, with gradients, by the kernel's class.
 
-    Also those that users registered.
+    Functions of operators that users registered are found too. Raises ModelError if there is none.
     """
     kernel_type = type(kernel)
     if kernel_type in UNTRAINABLE_KERNELS:
@@ -56,9 +56,10 @@ def get_fake_quantizer(kernel: Kernel) -> FakeQuantizer:
 
 
 def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Value]:
-    """Return key in `FakeQuantContext.parameters` -> input, for the inputs of `node`.
+    """Return {key: input value} of the inputs of `node`, by the keys that parameters have.
 
-    Keys are input indices, or names for recurrent layers; absent inputs are omitted.
+    Keys are input indices, or names such as "weight_x" for recurrent layers; absent inputs are
+    omitted.
     """
     if isinstance(kernel, RecurrentKernel):
         index_by_key: Mapping[Any, int] = recurrent.input_indices(node)

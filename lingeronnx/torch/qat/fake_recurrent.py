@@ -45,12 +45,18 @@ def _collect_states(
 
 
 def _bind_parameters(kernel: Any, parameters: Sequence[Any], context: FakeQuantContext) -> Any:
-    """Return the kernel with other parameters and initial states, and with all its outputs.
+    """Return a copy of the kernel with these parameters and initial states, and all its outputs.
+
+    Initial states of the context replace those of the kernel.
 
     Parameters
     ----------
+    kernel
+        Kernel of a recurrent layer.
     parameters
         Counts of weight_x, weight_h, bias_x and bias_h.
+    context
+        May have counts of the initial states "h" and "c".
     """
     state_dtypes = {"h": kernel.rescale_o.dtype, "c": np.dtype(np.int32)}
     fixed = {
@@ -223,9 +229,10 @@ def _gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
 
 
 def _executor_gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
-    """Compute a step of the executor's GRU; arguments as of `_gru_step`.
+    """Return the new counts [N, H] of a step of the executor's GRU; gates: r, z, n.
 
-    Its gates r, z, n leave out the state sums of r and z unless the kernel uses them.
+    `a` [N, 3H] are the input sums as real values, `h` [N, H] the counts of the state. The state
+    sums of r and z are left out unless the kernel uses them.
     """
     scale = 2.0**14 * get_multiplier(kernel.rescale_o)
     state_sums = F.linear(h, weights.weight_h, weights.bias_h) * weights.state_sum_scale

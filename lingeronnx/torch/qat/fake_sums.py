@@ -35,7 +35,10 @@ __all__ = ["SUM_FAKE_QUANTIZERS"]
 
 
 def _conv(kernel: k.Conv, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (requantized counts,) of a convolution in exact arithmetic, with gradients."""
+    """Compute a convolution of counts in exact arithmetic, and requantize, with gradients.
+
+    Padding stands for real 0. Returns a tuple of one tensor of counts.
+    """
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight = context.get_parameter(1, kernel.weight, x)
@@ -83,7 +86,10 @@ def _conv_transpose(
 
 
 def _linear(kernel: k.Linear, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (requantized counts,) of a fully connected layer in exact arithmetic."""
+    """Compute a fully connected layer of counts in exact arithmetic, and requantize.
+
+    Returns a tuple of one tensor of counts.
+    """
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight, bias = _get_weight(kernel, x, context), context.get_parameter(2, kernel.bias, x)
@@ -95,7 +101,10 @@ def _linear(kernel: k.Linear, inputs: Sequence[Any], context: FakeQuantContext) 
 
 
 def _get_weight(kernel: k.Linear | FloatLinear, x: Any, context: FakeQuantContext) -> Any:
-    """Return the weights as counts, multiplied by the factors of their groups."""
+    """Return the weights of a fully connected layer as counts, times the factors of their groups.
+
+    They are those that are trained, or else the kernel's own.
+    """
     weight = context.get_parameter(1, kernel.weight, x)
     return weight if kernel.factors is None else weight * to_counts(kernel.factors, x)
 
@@ -103,7 +112,10 @@ def _get_weight(kernel: k.Linear | FloatLinear, x: Any, context: FakeQuantContex
 def _float_linear(
     kernel: FloatLinear, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (real values in float32,) of a fully connected layer, computed in float64."""
+    """Compute a fully connected layer with float output, in float64; return (float32 tensor,).
+
+    The sums are divided by the scale, which may be one per output.
+    """
     x = inputs[0].double() - kernel.zero
     weight, bias = _get_weight(kernel, x, context), context.get_parameter(2, kernel.bias, x)
     acc = F.linear(x, weight.double(), None if bias is None else bias.double())
@@ -116,7 +128,10 @@ def _float_linear(
 def _affine(
     kernel: k.ChannelAffine, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (requantized counts,) of factor and bias per channel (axis 1), exactly."""
+    """Multiply counts by a factor per channel (axis 1), add a bias, and requantize, exactly.
+
+    Returns a tuple of one tensor of counts.
+    """
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight = context.get_parameter(1, kernel.weight, x)
@@ -134,7 +149,10 @@ def _affine(
 def _add_shift(
     kernel: k.AddShift, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (counts,) of a sum or difference: both operands shifted, then added and saturated."""
+    """Add or subtract two activations: both shifted to the output scale first, then saturated.
+
+    Returns a tuple of one tensor of counts.
+    """
     shifts = (kernel.shift_x, kernel.shift_y)
     operands = [
         requantize(x, Rescale.from_shift(shift, kernel.bits), context.max_abs(index))
@@ -148,7 +166,10 @@ def _add_shift(
 def _add_scaled(
     kernel: k.AddScaled, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (counts,) of a sum or difference at a fine common scale, requantized at the end."""
+    """Add or subtract two activations at a fine common scale, and requantize the result.
+
+    Returns a tuple of one tensor of counts.
+    """
     rules = (kernel.rescale_x, kernel.rescale_y)
     operands = [
         requantize(x.double(), rule, context.max_abs(index))
@@ -160,14 +181,20 @@ def _add_scaled(
 
 
 def _mul(kernel: k.Mul, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (requantized counts,) of the product of two activations, elementwise."""
+    """Multiply two activations elementwise, and requantize.
+
+    Return a tuple of one tensor of counts.
+    """
     bound = context.max_abs() * context.max_abs(1)
     x, y = cast_to_exact_dtype(bound, *inputs)
     return (requantize(x * y, kernel.rescale, bound, context.log2_scale),)
 
 
 def _matmul(kernel: k.MatMul, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (requantized counts,) of the matrix product of two activations."""
+    """Multiply two activations as matrices, and requantize.
+
+    Return a tuple of one tensor of counts.
+    """
     bound = context.max_abs() * context.max_abs(1) * inputs[0].shape[-1]
     x, y = cast_to_exact_dtype(bound, *inputs)
     return (requantize(x @ y, kernel.rescale, bound, context.log2_scale),)

@@ -65,7 +65,7 @@ def _quant(kernel: k.Quant, inputs: Sequence[Any], context: FakeQuantContext) ->
 def _dequant(
     kernel: k.Dequant, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Convert counts to real values in float32."""
+    """Convert counts to real values: (count - zero point) / scale; return (float32 tensor,)."""
     return (((inputs[0].double() - kernel.zero_point) / kernel.scale).float(),)
 
 
@@ -95,14 +95,20 @@ def _requant(
 
 
 def _clip(kernel: k.Clip, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (counts clamped to the kernel's bounds,), which are limited to their type."""
+    """Clamp counts to the kernel's bounds, which are limited to their integer type.
+
+    Returns a tuple of one tensor.
+    """
     max_abs = context.max_abs()
     low, high = (min(max(bound, -max_abs), max_abs - 1) for bound in kernel.clamp_bounds)
     return (torch.clamp(inputs[0], low, high),)
 
 
 def _table(kernel: k.Table, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (table values at the counts,); the gradient is the estimated slope of the table."""
+    """Look up counts in the kernel's table; return a tuple of one tensor of counts.
+
+    The gradient is the slope of the table, estimated around each entry.
+    """
     (x,) = inputs
     values = to_counts(kernel.values, x)
     index = x.detach().to(torch.int64) + len(values) // 2
@@ -162,7 +168,7 @@ def _get_ceil_mode_overhang(kernel: Any, x: Any, window: SlidingWindow) -> list[
 def _max_pool(
     kernel: k.MaxPool, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (maximum of each window,); padding never wins.
+    """Return a tuple of the maximum of each window of counts; padding never wins.
 
     A window of padding only gives the smallest integer of the input type.
     """
@@ -186,7 +192,10 @@ def _max_pool(
 def _avg_pool(
     kernel: k.AvgPool, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (requantized counts,) of the sum of each window, exactly."""
+    """Sum each window of counts exactly, and requantize; the divisor is in the kernel's rule.
+
+    Returns a tuple of one tensor of counts.
+    """
     (x,) = inputs
     window = kernel._window()
     bound = window.kernel[0] * window.kernel[1] * context.max_abs()
@@ -234,9 +243,11 @@ def _mean_pool(kernel: k.Mean, inputs: Sequence[Any], context: FakeQuantContext)
 
 
 def _concat(kernel: k.Concat, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Requantize the inputs to a common scale where needed, and concatenate them.
+    """Concatenate the inputs on the kernel's axis, after requantizing those of another scale.
 
-    Inputs with a batch of 1 are repeated for all samples, unless axis 0 is joined.
+    An input is requantized unless its rule changes neither scale nor width. Inputs with a batch of
+    1 are repeated for all samples, unless axis 0 is joined. Returns a tuple of one tensor of
+    counts.
     """
     batch_size = max(x.shape[0] for x in inputs)
     axis = kernel.axis % inputs[0].ndim
@@ -256,7 +267,7 @@ def _concat(kernel: k.Concat, inputs: Sequence[Any], context: FakeQuantContext) 
 def _reshape(
     kernel: k.Reshape, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (x in the shape that the kernel infers,)."""
+    """Return a tuple of `inputs[0]` in the shape that the kernel infers from its shape."""
     (spec,) = kernel.infer(TensorSpec(tuple(inputs[0].shape), np.dtype(np.int8)))
     return (inputs[0].reshape(spec.shape),)
 
@@ -264,16 +275,17 @@ def _reshape(
 def _transpose(
     kernel: k.Transpose, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Permute the axes."""
+    """Return a tuple of `inputs[0]` with its axes permuted as in `kernel.perm`."""
     return (inputs[0].permute(tuple(kernel.perm)),)
 
 
 def _pick(
     kernel: k.IndexSelect, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Select indices of each axis; negative ones give the fill value.
+    """Select constant indices along each axis of the input; negative ones give the fill value.
 
-    `kernel.indices` has the indices by axis, None for all.
+    `kernel.indices` has the indices by axis, None for all of an axis. Returns a tuple of one
+    tensor.
     """
     (x,) = inputs
     for axis, index in enumerate(kernel.indices):
@@ -290,7 +302,10 @@ def _pick(
 
 
 def _gather(kernel: k.Gather, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (elements of x at constant indices of an axis,); the indices' axes replace it."""
+    """Select slices of the input at constant indices of `kernel.axis`.
+
+    The axes of the index array replace that axis. Returns a tuple of one tensor.
+    """
     (x,) = inputs
     indices = torch.from_numpy(np.asarray(kernel.indices, np.int64)).to(x.device)
     axis = kernel.axis % x.ndim
@@ -299,7 +314,11 @@ def _gather(kernel: k.Gather, inputs: Sequence[Any], context: FakeQuantContext) 
 
 
 def _lookup(kernel: k.Lookup, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Return (rows of the table at indices x,); ModelError for an index out of range."""
+    """Return a tuple of the rows of the kernel's table at the indices that the input holds.
+
+    The table is a learned parameter if it is trained. Raises ModelError for an index that is
+    negative or not below the number of rows.
+    """
     (x,) = inputs
     index = x.to(torch.int64)
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < len(kernel.table)):
@@ -311,7 +330,7 @@ def _lookup(kernel: k.Lookup, inputs: Sequence[Any], context: FakeQuantContext) 
 
 
 def _split(kernel: k.Split, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Split along an axis."""
+    """Split `inputs[0]` along `kernel.axis` into parts of `kernel.sizes`; return all parts."""
     return tuple(inputs[0].split([int(n) for n in kernel.sizes], kernel.axis))
 
 
@@ -328,21 +347,31 @@ def _constant(
 def _softmax(
     kernel: k.Softmax, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return the simulator's softmax of counts `inputs[0]`, in counts, with the float gradient."""
+    """Compute softmax of the counts `inputs[0]`; return a tuple of one tensor of counts.
+
+    The values are those of the simulator's integer kernel; the gradient is that of the float
+    softmax.
+    """
     return _softmax_rows(kernel, inputs[0], context, torch.softmax)
 
 
 def _log_softmax(
     kernel: k.LogSoftmax, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Compute log softmax with the values of the simulator."""
+    """Compute log softmax of the counts `inputs[0]`; return a tuple of one tensor of counts.
+
+    The values are those of the simulator's integer kernel; the gradient is that of the float
+    function.
+    """
     return _softmax_rows(kernel, inputs[0], context, torch.log_softmax)
 
 
 def _softmax_rows(kernel: Any, x: Any, context: FakeQuantContext, function: Any) -> tuple[Any, ...]:
-    """Compute `function` (softmax or log softmax) with the values of the simulator.
+    """Run a Softmax or LogSoftmax kernel on counts `x`, with the gradient of the float `function`.
 
-    Runs along the axis, or over all axes from it on unless the kernel has a single axis.
+    The values are those of the simulator. `function` (torch's softmax or log_softmax) runs along
+    the kernel's axis, or over all axes from it on as one unless the kernel has a single axis.
+    Returns a tuple of one tensor of counts.
     """
     table, middle = kernel.input_table, len(kernel.input_table) // 2
     # The table has the real values of counts with 25 fractional bits.
@@ -361,7 +390,11 @@ def _softmax_rows(kernel: Any, x: Any, context: FakeQuantContext, function: Any)
 def _layer_norm(
     kernel: k.LayerNorm, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return (normalized last axes,): the simulator's counts, with the gradient of the formula."""
+    """Normalize the last axes of the counts `inputs[0]` with the kernel's gamma and beta.
+
+    The values are those of the simulator's integer kernel, the gradient (also to gamma and beta) is
+    that of the float formula. Returns a tuple of one tensor of counts.
+    """
     (x,) = inputs
     gamma = context.get_parameter(1, kernel.gamma, x)
     beta = context.get_parameter(2, kernel.beta, x)
@@ -380,7 +413,10 @@ def _layer_norm(
 def _run_without_gradient(
     kernel: Any, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Return the outputs of the simulator's kernel, without a gradient, such as indices."""
+    """Return the outputs of the simulator's kernel for counts `inputs`, without any gradient.
+
+    For kernels such as ArgMax, whose result is an index.
+    """
     with torch.no_grad():
         arrays = [
             to_integers(x, dtype) for x, dtype in zip(inputs, context.input_dtypes, strict=True)

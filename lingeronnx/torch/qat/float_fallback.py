@@ -52,11 +52,14 @@ class TorchFallback:
 
     @property
     def constant_names(self) -> Collection[str]:
-        """The names of the constants in the subgraph."""
+        """The names of the initializers of the float subgraph."""
         return self._initializers.keys()
 
     def _check(self, node: onnx.NodeProto) -> None:
-        """Raise ModelError if a node, or a node of its function, has no implementation."""
+        """Raise ModelError if torch has no implementation of `node`, which stays in float.
+
+        For a call of a model-local function the nodes of its body are checked instead.
+        """
         function = self._functions.get((node.domain, node.op_type))
         if function is not None:
             for inner in function.node:
@@ -73,9 +76,10 @@ class TorchFallback:
     def __call__(
         self, kernel: FloatFallback, inputs: Sequence[Any], context: Any
     ) -> tuple[Any, ...]:
-        """Return the outputs for real inputs, one sample at a time if nodes mix samples.
+        """Return the outputs of the subgraph for real `inputs`, with gradients.
 
-        Tensors in ``context.floats`` replace the constants of these names.
+        Samples run one at a time, and are concatenated on axis 0, if `kernel` needs that for these
+        inputs. Tensors in ``context.floats`` replace the constants of these names.
         """
         if not kernel.needs_single_samples([x.detach().cpu().numpy() for x in inputs]):
             return self._run_samples(kernel, inputs, context.floats)
@@ -88,7 +92,7 @@ class TorchFallback:
     def _run_samples(
         self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Run all nodes; `floats` replace constants by name.
+        """Run all nodes of the subgraph on `inputs` at once; `floats` replace constants by name.
 
         Returns the outputs in the order of `kernel.outputs`, on the device of the first input.
         """
@@ -151,7 +155,7 @@ class TorchFallback:
 
 
 def _get_opset_version(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
-    """Return the version of the standard operators, or 0 if there is none."""
+    """Return the version of the standard ONNX operators among `imports`, or 0 if it is absent."""
     return next((int(entry.version) for entry in imports if entry.domain in ("", "ai.onnx")), 0)
 
 
@@ -176,7 +180,7 @@ def _resolve_attribute_refs(node: onnx.NodeProto, attributes: Mapping[str, Any])
 
 
 def _get_constant_value(attributes: Mapping[str, Any]) -> np.ndarray:
-    """Return the value of a Constant node as an array: its only attribute.
+    """Return the value of a Constant node, given its only attribute, as an array.
 
     Integers are int64, other numbers float32; a tensor keeps its type.
     """
@@ -187,5 +191,5 @@ def _get_constant_value(attributes: Mapping[str, Any]) -> np.ndarray:
 
 
 def _to_tensor(array: np.ndarray, like: Any) -> Any:
-    """Copy an array to a tensor on the device of `like`."""
+    """Copy `array` to a tensor of the same type, on the device of the tensor `like`."""
     return torch.from_numpy(np.array(array)).to(like.device)

@@ -34,7 +34,10 @@ class Attributes(dict[str, Any]):
     def __init__(
         self, values: Mapping[str, Any], node: onnx.NodeProto, version: int, output_count: int
     ) -> None:
-        """Hold the attributes of `node`, its opset `version` and its number of outputs."""
+        """Hold the attributes `values` of `node`, its opset `version` and its number of outputs.
+
+        The operator and name of `node` appear in error messages.
+        """
         super().__init__(values)
         self.version, self.output_count = version, output_count
         self._label = f"{node.op_type} {node.name or ' '.join(node.output)}"
@@ -47,7 +50,10 @@ class Attributes(dict[str, Any]):
         return value.decode() if isinstance(value, bytes) else value
 
     def make_error(self, reason: str) -> ModelError:
-        """Return the error for a node that is not supported for a reason."""
+        """Return a ModelError that names the node, gives `reason` and advises to cut the graph.
+
+        `reason` is a clause such as "it is in training mode".
+        """
         return ModelError(
             f"{self._label}: {reason}, which fine-tuning does not support; cut the graph before it"
         )
@@ -62,9 +68,9 @@ def to_int_list(value: Any) -> list[int] | None:
 
 
 def get_int_list(a: Attributes, name: str, tensor: Any) -> list[int] | None:
-    """Return the integers of the input `tensor`, or if it is None of the attribute `name`.
+    """Return the integers of the input `tensor`, or if it is None those of attribute `name`.
 
-    None without either. Newer versions of an operator have an input where older ones have an
+    None if both are absent. Newer versions of an operator have an input where older ones have an
     attribute.
     """
     return to_int_list(a.get(name) if tensor is None else tensor)
@@ -74,36 +80,43 @@ def get_int_list(a: Attributes, name: str, tensor: Any) -> list[int] | None:
 
 
 def _wrap_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of tensors as an operator without attributes."""
+    """Return an operator (attributes, *inputs) that ignores its attributes and calls `function`."""
     return lambda a, *xs: function(*xs)
 
 
 def _wrap_parametric(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-    """Wrap a function of a tensor and of numbers: attributes with defaults, in this order."""
+    """Return an operator (attributes, x) that calls `function` with x and the values of attributes.
+
+    `settings` names these attributes in the order of the arguments, with their default values.
+    """
     return lambda a, x: function(x, *(a.get(name, default) for name, default in settings.items()))
 
 
 def _wrap_variadic(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Wrap a function of two tensors as an operator with any number of inputs."""
+    """Return an operator (attributes, *inputs) that combines any number of inputs by `function`.
+
+    `function` takes two tensors; the inputs are reduced from left to right.
+    """
     return lambda a, *xs: reduce(function, xs)
 
 
 def _divide(a: Attributes, x: Any, y: Any) -> Any:
-    """Divide; integers are truncated towards zero."""
+    """Return ``x / y``; a quotient of integers is truncated towards zero and stays integer."""
     return torch.div(x, y, rounding_mode=None if x.is_floating_point() else "trunc")
 
 
 def _power(a: Attributes, x: Any, y: Any) -> Any:
-    """Raise to a power in the type of `x`; integers are computed in float64."""
+    """Return `x` to the power `y` in the type of `x`; integer powers are computed in float64."""
     if x.is_floating_point():
         return torch.pow(x, y.to(x.dtype))
     return torch.pow(x.double(), y.double()).to(x.dtype)
 
 
 def _gemm(a: Attributes, x: Any, w: Any, c: Any = None) -> Any:
-    """Compute alpha x w + beta c, without c if it is None.
+    """Return ``alpha * (x @ w) + beta * c``, without the last term if `c` is None.
 
-    `x` and `w` are transposed first if transA and transB are set; alpha and beta are 1 by default.
+    `x` and `w` are transposed first if the attributes transA and transB are set; alpha and beta are
+    1 by default.
     """
     x = x.t() if a.get("transA", 0) else x
     w = w.t() if a.get("transB", 0) else w
@@ -112,9 +125,10 @@ def _gemm(a: Attributes, x: Any, w: Any, c: Any = None) -> Any:
 
 
 def _cumsum(a: Attributes, x: Any, axis: Any) -> Any:
-    """Compute cumulative sums along an axis.
+    """Return cumulative sums of `x` along axis `axis`, a tensor of one integer.
 
-    With `reverse` from the end, with `exclusive` without the element itself.
+    The attribute `reverse` sums from the end; with `exclusive` a sum does not include its own
+    element.
     """
     (sum_axis,) = to_int_list(axis) or [0]
     ordered = x.flip(sum_axis) if a.get("reverse", 0) else x
@@ -125,18 +139,22 @@ def _cumsum(a: Attributes, x: Any, axis: Any) -> Any:
 
 
 def _clip(a: Attributes, x: Any, low: Any = None, high: Any = None) -> Any:
-    """Return `x` clamped to [low, high]; an absent bound does not limit it."""
+    """Return `x` clamped to [low, high], both tensors; None for no bound."""
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
 
 def _shrink(x: Any, lambd: float, bias: float) -> Any:
-    """Subtract the bias from magnitudes above lambd; others become 0."""
+    """Return `x` with magnitudes above `lambd` reduced by `bias`; other elements become 0."""
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0 * x))
 
 
 def _isinf(a: Attributes, x: Any) -> Any:
-    """Return where `x` is infinite, of the signs in detect_positive and detect_negative."""
+    """Return a boolean tensor: where `x` is infinite.
+
+    Positive and negative infinities count unless the attribute detect_positive or detect_negative
+    is 0.
+    """
     upper, lower = (bool(a.get(f"detect_{sign}", 1)) for sign in ("positive", "negative"))
     return (torch.isposinf(x) & upper) | (torch.isneginf(x) & lower)
 
@@ -155,7 +173,10 @@ _TYPES = {getattr(onnx.TensorProto, name.upper()): getattr(torch, name) for name
 
 
 def get_torch_dtype(a: Attributes, element_type: int) -> torch.dtype:
-    """Return the torch dtype of an ONNX element type; raises ModelError if there is none."""
+    """Return the torch dtype of `element_type`, a number of ONNX's TensorProto.DataType.
+
+    Raises ModelError, which names the node of the attributes `a`, for types that torch lacks.
+    """
     if element_type not in _TYPES:
         type_name = onnx.TensorProto.DataType.Name(element_type)
         raise a.make_error(f"its output type is {type_name}")
@@ -166,9 +187,9 @@ def get_torch_dtype(a: Attributes, element_type: int) -> torch.dtype:
 
 
 def _make_reduction(function: Callable[[Any, list[int], bool], Any]) -> Callable[..., Any]:
-    """Return a reduction operator: a function of (attributes, x, axes or None).
+    """Return a reduction operator, a function of (attributes, x, axes or None).
 
-    `function` takes tensor, axes and keepdims.
+    `function` does the reduction; it takes a tensor, a list of axes and whether they are kept.
     """
 
     def run(a: Attributes, x: Any, axes: Any = None) -> Any:
@@ -191,16 +212,19 @@ def _make_reduction(function: Callable[[Any, list[int], bool], Any]) -> Callable
 
 
 def _reduce_prod(x: Any, axes: list[int], keep: bool) -> Any:
-    """Return the product of all elements along `axes`; `keep` keeps them with size 1."""
+    """Return the product of the elements of `x` along `axes`, in ascending order of axis numbers.
+
+    `keep` keeps these axes with size 1.
+    """
     for axis in reversed(axes):
         x = x.prod(axis, keepdim=keep)
     return x
 
 
 def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Callable[..., Any]:
-    """Return ReduceMax or ReduceMin, which reduces by `function` (tensor, axes, keepdims).
+    """Return ReduceMax or ReduceMin as an operator; `function` takes (tensor, axes, keepdims).
 
-    `empty` is the result of an empty reduction; booleans are reduced as numbers.
+    `empty` is the result if a reduced axis has size 0; booleans are reduced as numbers.
     """
 
     def run(x: Any, axes: list[int], keep: bool) -> Any:
@@ -218,13 +242,18 @@ def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Calla
 
 
 def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ArgMax or ArgMin; `function` (tensor, axis, keepdim) returns the first index.
+    """Return the operator ArgMax or ArgMin.
 
-    The operator returns the last one if the attribute `select_last_index` is set.
+    `function` (tensor, axis, keepdim) gives the first index. The operator returns the last index of
+    the extreme if the attribute `select_last_index` is set.
     """
 
     def run(a: Attributes, x: Any) -> Any:
-        """Return the index of the extreme along `axis`; `select_last_index` takes the last."""
+        """Return the int64 index of the extreme of `x` along attribute `axis` (default 0).
+
+        Of equal extremes the first counts, or the last with `select_last_index`. The axis stays
+        with size 1 unless `keepdims` is 0.
+        """
         axis, keep = a.get("axis", 0), bool(a.get("keepdims", 1))
         if not a.get("select_last_index", 0):
             return function(x, axis, keepdim=keep)
@@ -234,9 +263,10 @@ def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _topk(a: Attributes, x: Any, count: Any) -> Any:
-    """Return (values, indices) of the `count` largest or smallest elements along an axis, sorted.
+    """Return (values, indices) of the `count` largest elements along attribute `axis`, sorted.
 
-    Largest by default; equal elements are in their original order.
+    The smallest ones if `largest` is 0. The default axis is the last; equal elements keep their
+    order.
     """
     size, axis = int(count), a.get("axis", -1)
     values, indices = torch.sort(x, dim=axis, descending=bool(a.get("largest", 1)), stable=True)
@@ -247,10 +277,17 @@ def _topk(a: Attributes, x: Any, count: Any) -> Any:
 
 
 def _make_softmax(function: Callable[[Any, int], Any]) -> Callable[..., Any]:
-    """Return a softmax operator: along one axis since opset 13, before over all later axes too."""
+    """Return an operator that applies `function` (tensor, axis), such as softmax, along an axis.
+
+    Before opset 13 the axes from the attribute `axis` on count as one.
+    """
 
     def run(a: Attributes, x: Any) -> Any:
-        """Apply the function along `axis`; before opset 13 over all axes from it on."""
+        """Apply the softmax-like function of the enclosing scope to `x` along attribute `axis`.
+
+        From opset 13 on along that axis alone (by default the last), before that over all axes from
+        it on (by default 1), flattened.
+        """
         if a.version >= 13:
             return function(x, a.get("axis", -1))
         return function(x.flatten(a.get("axis", 1)), -1).reshape(x.shape)
@@ -259,14 +296,14 @@ def _make_softmax(function: Callable[[Any, int], Any]) -> Callable[..., Any]:
 
 
 def _hardmax(x: Any, axis: int) -> Any:
-    """Return 1 at the first maximum along an axis, else 0."""
+    """Return a tensor like `x` with 1 at the first maximum along `axis` and 0 elsewhere."""
     return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1.0)
 
 
 def _batch_norm(a: Attributes, x: Any, *parameters: Any) -> Any:
-    """Normalize channels (axis 1) by running mean and variance.
+    """Normalize the channels (axis 1) of `x` by the constant mean and variance of the node.
 
-    `parameters` are scale, bias, mean and variance. Raises an error in training mode.
+    `parameters` are scale, bias, mean and variance. Raises ModelError in training mode.
     """
     if a.get("training_mode", 0):
         raise a.make_error("it is in training mode")
@@ -276,12 +313,15 @@ def _batch_norm(a: Attributes, x: Any, *parameters: Any) -> Any:
 
 
 def _instance_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
-    """Normalize each channel of each sample."""
+    """Normalize each channel of each sample to mean 0 and variance 1, then scale and shift it.
+
+    `scale` and `bias` are per channel (axis 1).
+    """
     return torch.group_norm(x, x.shape[1], scale, bias, a.get("epsilon", 1e-5))
 
 
 def _group_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
-    """Normalize groups of channels of each sample.
+    """Normalize `num_groups` groups of channels of each sample of `x`, then scale and shift.
 
     Scale and bias are per channel, or per group before opset 21.
     """
@@ -293,9 +333,9 @@ def _group_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _layer_norm(a: Attributes, x: Any, scale: Any, bias: Any = None) -> Any:
-    """Normalize the axes from `axis` on; return (y, mean, reciprocal deviation).
+    """Normalize `x` over the axes from attribute `axis` (default -1) on, then scale and shift.
 
-    y = (x - mean) * root * scale + bias.
+    Returns (y, mean, reciprocal deviation). Without `bias` nothing is added.
     """
     axes = tuple(range(a.get("axis", -1) % x.ndim, x.ndim))
     mean = x.mean(axes, keepdim=True)
@@ -305,12 +345,15 @@ def _layer_norm(a: Attributes, x: Any, scale: Any, bias: Any = None) -> Any:
 
 
 def _rms_norm(a: Attributes, x: Any, scale: Any) -> Any:
-    """Normalize the last axes by their root mean square."""
+    """Divide `x` by its root mean square over the axes from attribute `axis` on, times `scale`.
+
+    By default over the last axis.
+    """
     return F.rms_norm(x, x.shape[a.get("axis", -1) :], eps=a.get("epsilon", 1e-5)) * scale
 
 
 def _mean_variance(a: Attributes, x: Any) -> Any:
-    """Normalize by mean and standard deviation over `axes`, by default 0, 2 and 3."""
+    """Normalize `x` to mean 0 and deviation 1 over the attribute `axes`, by default 0, 2 and 3."""
     axes = tuple(a.get("axes", [0, 2, 3]))
     mean = x.mean(axes, keepdim=True)
     variance = (x.square().mean(axes, keepdim=True) - mean.square()).clamp(min=0)
@@ -318,13 +361,19 @@ def _mean_variance(a: Attributes, x: Any) -> Any:
 
 
 def _lp_norm(a: Attributes, x: Any) -> Any:
-    """Return `x` divided by its p-norm along an axis; a norm of 0 counts as 1."""
+    """Return `x` divided by its p-norm along attribute `axis`; a norm of 0 counts as 1.
+
+    By default p is 2 and the axis is the last.
+    """
     norm = torch.linalg.vector_norm(x, a.get("p", 2), a.get("axis", -1), keepdim=True)
     return x / torch.where(norm == 0, 1.0, norm)
 
 
 def _dropout(a: Attributes, x: Any, ratio: Any = None, training: Any = None) -> Any:
-    """Return (x, a mask of ones); raises ModelError in training mode with a ratio above 0."""
+    """Return (x unchanged, a boolean mask of ones), as dropout outside training does.
+
+    Raises ModelError if `training` is true and the ratio is absent or above 0.
+    """
     if training is not None and bool(training) and (ratio is None or float(ratio) > 0):
         raise a.make_error("it is in training mode")
     return x, torch.ones_like(x, dtype=torch.bool)

@@ -43,10 +43,11 @@ _ACTIVATIONS: Mapping[str, tuple[Callable[..., Any], Sequence[str]]] = {
 def _get_activations(
     a: Attributes, default: Sequence[str], directions: int
 ) -> list[ActivationFunction]:
-    """Return the activations of all directions in order; `default` is that of one direction.
+    """Return the activation functions of a recurrent node, for all `directions` in order.
 
-    Their numeric attributes are assigned in order to the activations that have some. ModelError for
-    an unknown activation.
+    `default` names those of one direction, for a node without the attribute `activations`. The
+    values of activation_alpha and activation_beta go in order to the activations that have such
+    parameters. Raises ModelError for an unknown activation.
     """
     values = {name: list(a.get(f"activation_{name}") or []) for name in ("alpha", "beta")}
     activations: list[ActivationFunction] = []
@@ -157,14 +158,21 @@ def _run_steps(
     alive: Any,
     step: Callable[..., Any],
 ) -> tuple[Any, list[Any]]:
-    """Run the steps of one direction, and return the outputs [T, N, H] and the last states.
+    """Run the steps of one direction of a recurrent layer.
+
+    Returns the outputs [T, N, H] and the list of last states. After its last step a sample keeps
+    its states.
 
     Parameters
     ----------
     sums : [T, N, G*H]
         Sums of the inputs.
-    alive : [T, N]
-        Whether a sample has the step; other outputs are 0.
+    states
+        Initial states [N, H]; the first one is the output.
+    alive : bool [T, N]
+        Whether a sample has the step; the output of others is 0.
+    step
+        Function of (attributes, sums of a step, states, layer) that returns new states.
     """
     outputs = []
     for t in range(len(sums)):
@@ -180,15 +188,17 @@ def _run_steps(
 
 
 def _clip_gate_sums(a: Attributes, sums: Any) -> Any:
-    """Return `sums` clamped to [-clip, clip], or unchanged without a positive `clip`."""
+    """Return `sums` clamped to +- the attribute `clip`, or unchanged if it is absent or zero."""
     limit = a.get("clip", 0.0)
     return sums.clamp(-limit, limit) if limit > 0 else sums
 
 
 def _lstm_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
-    """Compute a step of an LSTM and return state and cell.
+    """Compute a step of an LSTM; return the new (state, cell), both [N, H].
 
-    `sums` are the gates' sums of the inputs, in the order i, o, f, c; peepholes are i, o, f.
+    `sums` [N, 4H] are the gates' sums of the inputs, in the order i, o, f, c; `states` are (state,
+    cell). The peephole weights of `layer` are in the order i, o, f. With the attribute input_forget
+    the forget gate is 1 - i.
     """
     (h, c), (f, g, output_activation) = states, layer.activations
     i_sum, o_sum, f_sum, c_sum = (sums + F.linear(h, layer.r, layer.bias)).chunk(4, -1)
@@ -203,9 +213,10 @@ def _lstm_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
 
 
 def _gru_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
-    """Return (new state,) of a step of a GRU, with gates z, r, h.
+    """Compute a step of a GRU; return a tuple of the new state [N, H].
 
-    `sums` [N, 3H] are the gates' sums of the inputs, `states` (state,).
+    `sums` [N, 3H] are the sums of the inputs, by gate z, r, h; `states` is (state,). With the
+    attribute linear_before_reset the reset gate multiplies the state's sums instead of the state.
     """
     (h,), (f, g), units = states, layer.activations, layer.r.shape[-1]
     gate_sums = F.linear(h, layer.r[: 2 * units], layer.bias[: 2 * units])
@@ -220,9 +231,9 @@ def _gru_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
 
 
 def _rnn_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
-    """Return (new state,) of a step of a simple recurrent layer.
+    """Compute a step of a simple recurrent layer; return a tuple of the new state [N, H].
 
-    `sums` are the input sums of the step, `states` (state,).
+    `sums` [N, H] are the sums of the inputs of the step, `states` is (state,).
     """
     state_sums = F.linear(states[0], layer.r, layer.bias)
     return (layer.activations[0](_clip_gate_sums(a, sums + state_sums)),)
@@ -239,10 +250,11 @@ def _lstm(
     c: Any = None,
     p: Any = None,
 ) -> Any:
-    """Run an LSTM, with torch's own if there are no lengths, peepholes `p` or unusual attributes.
+    """Run an LSTM node; return (Y [T, D, N, H], last state [D, N, H], last cell [D, N, H]).
 
-    The arguments are the operator's inputs, its gates in the order of ONNX (i, o, f, c); results
-    as of `_run_layer`.
+    The arguments after the attributes are the operator's inputs, None for absent ones, with gates
+    in ONNX's order i, o, f, c. Torch's own LSTM is used if there are steps, but no lengths,
+    peepholes `p`, special activations, clip or input_forget. Raises ModelError for layout 1.
     """
     if lengths is None and p is None and len(x) and _UNSUPPORTED_BY_TORCH_LSTM.isdisjoint(a):
         return _run_torch_lstm(a, x, w, r, b, (h, c))
@@ -270,7 +282,7 @@ _UNSUPPORTED_BY_TORCH_LSTM = frozenset(
 def _run_torch_lstm(
     a: Attributes, x: Any, w: Any, r: Any, b: Any, initial_states: Sequence[Any]
 ) -> Any:
-    """Run an LSTM in one call of torch's own LSTM; results as of `_run_layer`.
+    """Run an LSTM in one call of torch's own LSTM; return (Y [T, D, N, H], last state, last cell).
 
     The weights have ONNX's order of gates (i, o, f, c) and are reordered for torch (i, f, c, o). A
     missing bias or state (None) is zero; one direction in reverse runs on the flipped sequence.
@@ -307,7 +319,11 @@ def _run_torch_lstm(
 def _gru(
     a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None
 ) -> Any:
-    """Run a GRU; arguments as of the operator, with gates z, r, h; results as of `_run_layer`."""
+    """Run a GRU node; return (Y [T, D, N, H], last state [D, N, H]).
+
+    The arguments after the attributes are the operator's inputs, None for absent ones, with gates
+    in ONNX's order z, r, h. Raises ModelError for layout 1 or an unknown activation.
+    """
     return _run_layer(
         a, x, w, r, b, lengths, (h,), gate_count=3, default=("Sigmoid", "Tanh"), step=_gru_step
     )
@@ -316,7 +332,11 @@ def _gru(
 def _rnn(
     a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None
 ) -> Any:
-    """Run a simple recurrent layer; arguments as of the operator, results as of `_run_layer`."""
+    """Run a simple recurrent node (RNN); return (Y [T, D, N, H], last state [D, N, H]).
+
+    The arguments after the attributes are the operator's inputs, None for absent ones. Raises
+    ModelError for layout 1 or an unknown activation.
+    """
     return _run_layer(a, x, w, r, b, lengths, (h,), gate_count=1, default=("Tanh",), step=_rnn_step)
 
 

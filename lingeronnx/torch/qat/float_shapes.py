@@ -19,7 +19,10 @@ __all__ = ["SHAPE_OPERATORS"]
 
 
 def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
-    """Return `x` in another shape; 0 copies a size unless `allowzero` is set, -1 is inferred."""
+    """Return `x` in the shape that the tensor `shape` holds.
+
+    A size of 0 copies that of `x` unless attribute `allowzero` is set; -1 is inferred.
+    """
     target = to_int_list(shape) or []
     if not a.get("allowzero", 0):
         target = [x.shape[axis] if size == 0 else size for axis, size in enumerate(target)]
@@ -27,13 +30,16 @@ def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
 
 
 def _flatten(a: Attributes, x: Any) -> Any:
-    """Reshape to a matrix: the axes before the attribute `axis`, and those from it on."""
+    """Return `x` as a matrix: axes before attribute `axis` (default 1), and those from it on."""
     axis = a.get("axis", 1)
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 def _squeeze(a: Attributes, x: Any, axes: Any = None) -> Any:
-    """Return `x` without the given axes of size 1, or without all of these."""
+    """Return `x` without the axes `axes` (input or attribute), or without all axes of size 1.
+
+    The latter if no axes are given.
+    """
     squeezed = get_int_list(a, "axes", axes)
     return x.squeeze() if squeezed is None else x.squeeze(tuple(squeezed))
 
@@ -48,24 +54,31 @@ def _unsqueeze(a: Attributes, x: Any, axes: Any = None) -> Any:
 
 
 def _transpose(a: Attributes, x: Any) -> Any:
-    """Permute the axes, by default in reverse order."""
+    """Return `x` with axes permuted by the attribute `perm`, by default in reverse order."""
     return x.permute(*(a.get("perm") or reversed(range(x.ndim)))) if x.ndim else x
 
 
 def _expand(a: Attributes, x: Any, shape: Any) -> Any:
-    """Return `x` broadcast together with `shape`, whose axes of size 1 keep the size of `x`."""
+    """Return `x` broadcast together with the shape that the tensor `shape` holds.
+
+    Axes of size 1 in that shape keep the size of `x`.
+    """
     return x.expand(torch.broadcast_shapes(tuple(x.shape), tuple(to_int_list(shape) or ())))
 
 
 def _shape(a: Attributes, x: Any) -> Any:
-    """Return the sizes of axes `start` to `end` (exclusive; attributes, by default all), int64."""
+    """Return the sizes of axes `start` to `end` (exclusive) of `x` as an int64 tensor.
+
+    Both are attributes; by default all axes.
+    """
     return torch.tensor(list(x.shape)[a.get("start", 0) : a.get("end")], dtype=torch.int64)
 
 
 def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
-    """Split along an axis, by sizes or into equal parts.
+    """Split `x` along attribute `axis` (default 0) into a tuple of parts of the given sizes.
 
-    Without sizes there is a part per output of the node, the last one possibly smaller.
+    Without `sizes` (input or attribute `split`) there is a part per output of the node, all of the
+    same size except the last, which may be smaller.
     """
     axis, split_sizes = a.get("axis", 0), get_int_list(a, "split", sizes)
     if split_sizes is None:
@@ -76,9 +89,10 @@ def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
 def _slice(
     a: Attributes, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
 ) -> Any:
-    """Select ranges of indices along axes.
+    """Select a range of indices of `x` along each of `axes`: from `starts` to `ends`, by `steps`.
 
-    The default axes are the first ones, the default step is 1; negative steps reverse.
+    All are tensors of integers. The default axes are the first ones, the default step is 1;
+    negative starts and ends count from the end, and negative steps go backwards.
     """
     first, last = to_int_list(starts) or [], to_int_list(ends) or []
     for begin, end, axis, step in zip(
@@ -94,10 +108,10 @@ def _slice(
 
 
 def _pad(a: Attributes, x: Any, pads: Any, value: Any = None, axes: Any = None) -> Any:
-    """Return `x` padded, or cropped by negative amounts, along the given or all axes.
+    """Return `x` padded, or cropped by negative amounts, along `axes`, by default along all.
 
-    `pads` has all begins, then all ends. The default value is 0; the modes are those of the
-    operator.
+    `pads` has all begins, then all ends. The attribute `mode` is "constant" with `value` (default
+    0), or a mode of numpy's pad such as "reflect", "edge" and "wrap".
     """
     amounts = to_int_list(pads) or []
     padded_axes = [axis % x.ndim for axis in to_int_list(axes) or range(x.ndim)]
@@ -156,7 +170,10 @@ def _constant_of_shape(a: Attributes, shape: Any) -> Any:
 
 
 def _range(a: Attributes, start: Any, limit: Any, delta: Any) -> Any:
-    """Return the numbers from start to limit (exclusive) in steps of delta."""
+    """Return the numbers from `start` to `limit` (exclusive) by `delta`, all scalar tensors.
+
+    The result has the type of `start`; it is empty if `limit` is not in the direction of `delta`.
+    """
     first, last, step = (scalar.reshape(()) for scalar in (start, limit, delta))
     count = max(math.ceil((last.item() - first.item()) / step.item()), 0)
     return first + torch.arange(count, dtype=first.dtype, device=first.device) * step
@@ -186,15 +203,18 @@ def _one_hot(a: Attributes, index: Any, depth: Any, values: Any) -> Any:
 
 
 def _trilu(a: Attributes, x: Any, diagonal: Any = None) -> Any:
-    """Return the upper (default) or lower triangle of the last two axes, from `diagonal` on."""
+    """Return the triangle of the last two axes of `x`, upper unless attribute `upper` is 0.
+
+    It starts at diagonal `diagonal` (a tensor, by default 0); all other elements become 0.
+    """
     (k,) = to_int_list(diagonal) or [0]
     return torch.triu(x, k) if a.get("upper", 1) else torch.tril(x, k)
 
 
 def _reverse_sequence(a: Attributes, x: Any, lengths: Any) -> Any:
-    """Reverse the first ``lengths[n]`` steps of each sequence n; the other steps stay.
+    """Reverse the first ``lengths[n]`` steps of each sample n of `x`; the other steps stay.
 
-    `time_axis` is 0 and `batch_axis` 1 by default.
+    The attributes `time_axis` and `batch_axis` are 0 and 1 by default.
     """
     time, batch = a.get("time_axis", 0), a.get("batch_axis", 1)
     steps = torch.arange(x.shape[time], device=x.device)[:, None]
@@ -206,20 +226,30 @@ def _reverse_sequence(a: Attributes, x: Any, lengths: Any) -> Any:
 
 
 def _normalize_indices(index: Any, size: Any) -> Any:
-    """Convert negative indices, which count from the end, to non-negative ones."""
+    """Return `index` as int64, with `size` added to negative elements, which count from the end.
+
+    `size` is a number, or a tensor that broadcasts with `index`.
+    """
     index = index.to(torch.int64)
     return torch.where(index < 0, index + size, index)
 
 
 def _gather(a: Attributes, x: Any, index: Any) -> Any:
-    """Return the elements of `x` at `index` along `axis`; the axes of `index` replace it."""
+    """Return slices of `x` at `index` along attribute `axis`; the axes of `index` replace it.
+
+    The default axis is 0; negative indices count from the end.
+    """
     axis = a.get("axis", 0) % x.ndim
     selected = x.index_select(axis, _normalize_indices(index, x.shape[axis]).reshape(-1))
     return selected.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
 def _gather_elements(a: Attributes, x: Any, index: Any) -> Any:
-    """Return ``x[index]`` along `axis`, element by element; the shape is that of `index`."""
+    """Return the element of `x` at each `index` along attribute `axis`.
+
+    All other coordinates are those of the element of `index`, whose shape the result has. The
+    default axis is 0; negative indices count from the end.
+    """
     axis = a.get("axis", 0)
     return x.gather(axis, _normalize_indices(index, x.shape[axis]))
 
@@ -227,7 +257,8 @@ def _gather_elements(a: Attributes, x: Any, index: Any) -> Any:
 def _gather_nd(a: Attributes, x: Any, index: Any) -> Any:
     """Select slices of `x` by the index tuples on the last axis of `index`.
 
-    The first `batch_dims` axes of both are common.
+    A tuple indexes the axes of `x` after the first `batch_dims` (attribute, default 0), which both
+    tensors have in common. Negative indices count from the end.
     """
     batch, depth = a.get("batch_dims", 0), index.shape[-1]
     groups = math.prod(x.shape[:batch])
@@ -243,7 +274,11 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def _scatter(a: Attributes, x: Any, axis: int, index: Any, updates: Any) -> Any:
-    """Return `x` with `updates` written at `index` along `axis`, or combined by `reduction`."""
+    """Return `x` with `updates` written at `index` (not negative) along `axis`.
+
+    If the attribute `reduction` is add, mul, max or min, they are combined with the present
+    elements.
+    """
     reduction = a.get("reduction", "none")
     if reduction == "none":
         return x.scatter(axis, index, updates)
@@ -251,15 +286,20 @@ def _scatter(a: Attributes, x: Any, axis: int, index: Any, updates: Any) -> Any:
 
 
 def _scatter_elements(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
-    """Return `x` with each element of `updates` written at its `index` along `axis`."""
+    """Return `x` with each element of `updates` written at its `index` along attribute `axis`.
+
+    Or combined with the present element by the attribute `reduction`. The default axis is 0;
+    negative indices count from the end. `x` is not modified.
+    """
     axis = a.get("axis", 0)
     return _scatter(a, x, axis, _normalize_indices(index, x.shape[axis]), updates)
 
 
 def _scatter_nd(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
-    """Write slices `updates` at the index tuples on the last axis of `index`.
+    """Return `x` with slices `updates` written at the index tuples on the last axis of `index`.
 
-    The attribute `reduction` adds or otherwise combines them instead.
+    The attribute `reduction` (add, mul, max or min) combines them with the present elements
+    instead. Negative indices count from the end. `x` is not modified.
     """
     depth = index.shape[-1]
     sizes = x.shape[:depth]

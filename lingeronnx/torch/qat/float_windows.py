@@ -36,10 +36,10 @@ class _PaddedWindow:
 
 
 def _resolve_padding(a: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> _PaddedWindow:
-    """Resolve ``auto_pad`` and ``ceil_mode`` of a node for an input with spatial `sizes`.
+    """Return window, strides, dilations and pads of a node as numbers per spatial axis.
 
-    The pads of the result are numbers per spatial axis. The overhang is the size by which the last
-    window of ``ceil_mode`` extends beyond the padded input, else 0.
+    `sizes` are the spatial sizes of the input. ``auto_pad`` is resolved to pads; the overhang is
+    the size by which the last window of ``ceil_mode`` extends beyond the padded input, else 0.
     """
     rank = len(kernel)
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
@@ -64,9 +64,9 @@ def _resolve_padding(a: Attributes, sizes: Sequence[int], kernel: Sequence[int])
 
 
 def _pad(x: Any, window: _PaddedWindow, value: float, with_overhang: bool = True) -> Any:
-    """Pad the spatial axes of `x` with `value` by the pads of a window.
+    """Return `x` with its spatial axes padded with `value` by the pads of `window`.
 
-    By default including the overhang at the end.
+    By default the overhang, by which the last window extends beyond the padded end, is padded too.
     """
     amounts: list[int] = []
     for axis in reversed(range(len(window.kernel))):
@@ -76,7 +76,7 @@ def _pad(x: Any, window: _PaddedWindow, value: float, with_overhang: bool = True
 
 
 def _unfold_windows(x: Any, window: _PaddedWindow) -> Any:
-    """Return the windows of a padded x [N, C, *space] as [N, C, *positions, *kernel]."""
+    """Return the windows of the padded tensor `x` [N, C, *space] as [N, C, *positions, *kernel]."""
     for axis, size in enumerate(window.kernel):
         dilation = window.dilations[axis]
         span = dilation * (size - 1) + 1
@@ -88,7 +88,11 @@ def _unfold_windows(x: Any, window: _PaddedWindow) -> Any:
 
 
 def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    """Return the convolution of 1 to 3 spatial axes, with explicit or automatic padding."""
+    """Return the convolution of `x` with weights `w` and bias `b` (or None), in 1 to 3 axes.
+
+    Padding is that of the attributes `pads` or ``auto_pad``; strides, dilations and group count
+    too.
+    """
     window = _resolve_padding(a, x.shape[2:], w.shape[2:])
     convolve = (F.conv1d, F.conv2d, F.conv3d)[w.ndim - 3]
     x = _pad(x, window, 0.0)
@@ -96,7 +100,11 @@ def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
 
 
 def _conv_transpose(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    """Return the transposed convolution, with output_padding, output_shape and auto_pad."""
+    """Return the transposed convolution of `x` with `w` and bias `b`, for 1 to 3 spatial axes.
+
+    The full result is cropped or padded as pads, output_padding, output_shape and ``auto_pad`` say.
+    `b` may be None.
+    """
     rank = w.ndim - 2
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
     convolve = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
@@ -112,10 +120,10 @@ def _get_transposed_padding(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> list[int]:
-    """Return the amounts, in the order of `F.pad`, that crop and pad a full transposed output.
+    """Return the amounts that crop (negative) or pad the full output of a transposed convolution.
 
-    The order is last axis first, begin and end of each; negative amounts crop. `output_shape`, or
-    input size times stride for ``auto_pad`` SAME, takes precedence over the pads.
+    They are in the order of torch's `pad`: last axis first, begin and end of each. `output_shape`,
+    or input size times stride for ``auto_pad`` SAME, takes precedence over the pads.
     """
     rank = len(kernel)
     output_padding = a.get("output_padding") or [0] * rank
@@ -167,10 +175,10 @@ def _max_pool(a: Attributes, x: Any) -> Any:
 
 
 def _average_pool(a: Attributes, x: Any) -> Any:
-    """Return the mean of each window.
+    """Return the mean of each window of `x`.
 
-    Padding counts as zeros with ``count_include_pad``, else not at all; the overhang of
-    ``ceil_mode`` never counts.
+    Padding counts as zeros with ``count_include_pad``, else not at all; the part of the last window
+    of ``ceil_mode`` beyond the padded end never counts.
     """
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
     inner = tuple(range(2 + len(window.kernel), 2 + 2 * len(window.kernel)))
@@ -188,21 +196,25 @@ def _average_pool(a: Attributes, x: Any) -> Any:
 
 
 def _lp_pool(a: Attributes, x: Any) -> Any:
-    """Return the p-norm of each window, by default of p 2; padding counts as zero."""
+    """Return the p-norm of each window of `x`; padding counts as zero.
+
+    p is the attribute `p`, by default 2.
+    """
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
     elements = _unfold_windows(_pad(x, window, 0.0), window).flatten(2 + len(window.kernel))
     return torch.linalg.vector_norm(elements, a.get("p", 2), -1)
 
 
 def _get_spatial_axes(x: Any) -> tuple[int, ...]:
-    """Return the axes after batch and channel."""
+    """Return the axes of `x` from 2 on, which come after batch and channel."""
     return tuple(range(2, x.ndim))
 
 
 def _lrn(a: Attributes, x: Any) -> Any:
     """Return x / (bias + alpha / size * sum)^beta, with the sum of squares of `size` channels.
 
-    These are the adjacent channels, one more after than before for an even size.
+    These are the channel and its neighbours (axis 1), one more after than before for an even size;
+    beyond the ends channels are zero.
     """
     size = a.get("size")
     amounts = [0, 0] * (x.ndim - 2) + [(size - 1) // 2, size // 2]
@@ -222,15 +234,17 @@ class _ResizedAxis(NamedTuple):
     roi: tuple[float, float]
 
     def is_identity(self, x: Any) -> bool:
-        """Whether resampling does not change `x`."""
+        """Whether resampling this axis leaves `x` unchanged: same size, scale 1 and full roi."""
         is_same_size = self.output_size == x.shape[self.axis] and self.scale == 1.0
         return is_same_size and self.roi == (0.0, 1.0)
 
 
 def _resize(a: Attributes, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-    """Resample axis by axis: nearest by selection, linear and cubic by a matrix [out, in].
+    """Return `x` resampled axis by axis, as the Resize node with attributes `a` does.
 
-    With ``tf_crop_and_resize`` positions outside the input get ``extrapolation_value``.
+    Mode nearest selects elements, linear and cubic multiply by a matrix [out, in]. With
+    ``tf_crop_and_resize`` positions outside the input get ``extrapolation_value``. `roi`, `scales`
+    and `sizes` are the inputs of the node or None.
     """
     outside = []
     for resized in _resolve_resized_axes(a, x, roi, scales, sizes):
@@ -253,10 +267,11 @@ def _resize(a: Attributes, x: Any, roi: Any = None, scales: Any = None, sizes: A
 def _resolve_resized_axes(
     a: Attributes, x: Any, roi: Any, scales: Any, sizes: Any
 ) -> list[_ResizedAxis]:
-    """Return output size, scale and roi of each axis of a Resize; arguments as of the operator.
+    """Return axis, output size, scale and roi (start, end) of each axis that a Resize resamples.
 
-    `sizes`, if not empty, takes precedence over `scales`, and ``keep_aspect_ratio_policy`` makes
-    its factors equal. Without a roi an axis has (0, 1).
+    `roi`, `scales` and `sizes` are inputs of the node or None. `sizes`, if not empty, takes
+    precedence over `scales`, and ``keep_aspect_ratio_policy`` makes its factors equal. Without a
+    roi an axis has (0, 1).
     """
     axes = [axis % x.ndim for axis in a.get("axes") or range(x.ndim)]
     input_sizes = [x.shape[axis] for axis in axes]

@@ -83,10 +83,11 @@ class _StraightThrough(torch.autograd.Function):
     def forward(
         ctx: Any, a: Any, h: Any, c: Any, wh: Any, bh: Any, log2_scale: Any, trace: LstmTrace
     ) -> tuple[Any, Any, Any]:
-        """Return the exact states, the final state and the final cell; see `apply_lstm`.
+        """Return the exact states of an LSTM layer, as in `trace`, and its last state and cell.
 
-        The gates of all steps are computed at once in float from the states of `trace`, the cells
-        step by step; all that `backward` needs is saved.
+        The gates of all steps are computed at once in float from these states and the input sums
+        `a`, the cells step by step from `c`; all that `backward` needs is saved. `h`, `c` are the
+        initial state and cell, `wh`, `bh` weights and bias of the state. The results are copies.
         """
         states, alive = trace.states, trace.alive
         # Before its first step a sample keeps h.

@@ -177,10 +177,11 @@ class FakeQuantNetwork:
         input_dtypes: Sequence[np.dtype],
         sources: Mapping[str, ConstantSource],
     ) -> FakeQuantStep:
-        """Create the step of a kernel call; raises ModelError without a fake quantizer.
+        """Return the fake-quantized step for a kernel call of the integer graph, made by `node`.
 
         A float fallback runs its subgraph in torch. Inputs of `node` that are constants with an
         entry in `sources` become parameters of the step, by the kernel's field or input index.
+        Raises ModelError if the kernel has no fake quantizer.
         """
         kernel = call.kernel
         parameter_sources: dict[int | str, str] = {}
@@ -203,7 +204,10 @@ class FakeQuantNetwork:
         )
 
     def get_plan_name(self, tensor: str) -> str:
-        """Return the name of a tensor in the plan: that of the float tensor that it represents."""
+        """Return the name in the plan of a tensor of the integer graph.
+
+        It is the name of the float tensor that `tensor` represents, by default the same name.
+        """
         return self._floats.get(tensor, tensor)
 
     def walk(
@@ -215,7 +219,9 @@ class FakeQuantNetwork:
         clip_limits: Mapping[str, float] = _NONE,
         float_overrides: Mapping[str, Any] = _NONE,
     ) -> Iterator[tuple[str, Any]]:
-        """Run steps and yield the name and value of each output; integers as counts.
+        """Run steps of the integer graph; yield name and value of each output, integers as counts.
+
+        Samples run one by one if a step mixes them. Tensors are dropped after their last use.
 
         Parameters
         ----------
@@ -262,15 +268,18 @@ class FakeQuantNetwork:
                     del tensors[name]
 
     def _clip(self, name: str, counts: Any, limit: float) -> Any:
-        """Return `counts` of tensor `name` clamped to its zero point +- `limit`."""
+        """Return `counts` of tensor `name` clamped to its zero point +- `limit` (in counts).
+
+        The zero point is 0 for a tensor without quantization parameters.
+        """
         zero_point = self.held[name].zero_point if name in self.held else 0
         return torch.clamp(counts, zero_point - limit, zero_point + limit)
 
     @cached_property
     def single_tensor_cuts(self) -> list[tuple[int, str]]:
-        """(step index, tensor) for each step after which this is the only live tensor.
+        """The places where a single tensor is live, as pairs (step index, tensor name).
 
-        Live are tensors that later steps read, and outputs.
+        Live after a step are the tensors that later steps read, and the outputs.
         """
         last_reads = {**self._last_reads, **dict.fromkeys(self.outputs, len(self.steps))}
         live, cuts = {spec.name for spec in self.inputs}, []
@@ -289,10 +298,12 @@ class FakeQuantNetwork:
         clip_limits: Mapping[str, float],
         float_overrides: Mapping[str, Any],
     ) -> Iterator[tuple[str, Any]]:
-        """Run each sample of a batch separately, and yield the concatenated outputs; see `walk`.
+        """Run the steps for each sample of `feed` separately; yield (name, concatenated value).
 
         Samples are cut and joined on each tensor's batch axis; outputs without an axis of size 1
-        there are joined on axis 0.
+        there are joined on axis 0. The other arguments are those of the run of a batch: counts by
+        initializer, log2 of scales, the steps, limits of counts, and replacements of float
+        constants.
         """
         walks = []
         for index in range(self._get_batch_size(feed)):
@@ -310,13 +321,16 @@ class FakeQuantNetwork:
             yield name, torch.cat([tensor for _, tensor in items], axis if has_batch_axis else 0)
 
     def _get_batch_size(self, feed: Mapping[str, Any]) -> int:
-        """Return the number of samples of the first input in `feed`."""
+        """Return the number of samples: the first tensor's size on its batch axis."""
         name, first = next(iter(feed.items()))
         return int(first.shape[self._batch_axes.get(name, 0)])
 
 
 def _select_parameters(step: FakeQuantStep, parameters: Mapping[str, Any]) -> dict[int | str, Any]:
-    """Return the parameters of a step by their keys in `FakeQuantContext.parameters`."""
+    """Return the parameters of `step` that are in `parameters` (counts by integer initializer).
+
+    The keys of the result are the kernel's field names or input indices.
+    """
     return {
         key: parameters[name] for key, name in step.parameter_sources.items() if name in parameters
     }
@@ -327,7 +341,8 @@ def _is_per_sample(
 ) -> bool:
     """Whether all steps compute the samples of a batch independently, on axis 0.
 
-    `specs` are those of one sample; steps that do not depend on `input_names` do not count.
+    `specs` are the tensors' shapes and types for one sample, `input_names` the inputs; steps that
+    do not depend on inputs do not count. An output without the batch of 1 on axis 0 is a no.
     """
     batched = set(input_names)
     for call in steps:
@@ -413,7 +428,10 @@ class QatModule(nn.Module):
         self._rearrangements: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _lower(self) -> None:
-        """Lower the graph under the current plan; sets `network` and the constants' sources."""
+        """Lower the graph to integers under the current plan.
+
+        Replaces `network` and constant sources.
+        """
         lowered = lower(self.partition, self.plan, self.target)
         self._sources = lowered.constant_sources
         self.network = FakeQuantNetwork(
@@ -421,7 +439,10 @@ class QatModule(nn.Module):
         )
 
     def _register(self, name: str, parameter: nn.Parameter) -> None:
-        """Register a parameter under any name, including dots, slashes and names of methods."""
+        """Register a parameter under `name`, which may contain dots or be the name of a method.
+
+        Adds it to `parameter_of`, too.
+        """
         self._parameters[name] = parameter  # register_parameter rejects such names
         self.parameter_of[name] = parameter
 
@@ -453,7 +474,7 @@ class QatModule(nn.Module):
 
     @property
     def used_initializers(self) -> set[str]:
-        """The float initializers from which integer ones follow, or that float nodes read."""
+        """The float initializers that integer constants come from, or that float nodes read."""
         names = {source.name for source in self._sources.values()}
         for step in self.network.steps:
             if isinstance(step.compute, TorchFallback):
@@ -461,7 +482,10 @@ class QatModule(nn.Module):
         return names
 
     def export_float_graph(self) -> ir.Model:
-        """Return a copy of the float graph with the values of substituted initializers."""
+        """Return a copy of the float graph, with the current values of substituted initializers.
+
+        The module's own parameters keep the values that they have in the graph.
+        """
         copy = ir.clone(self.model)
         for name, tensor in self.substituted.items():
             ir.set_initializer_value(copy.graph.initializers[name], tensor.detach().cpu().numpy())
@@ -476,7 +500,7 @@ class QatModule(nn.Module):
         self.parameter_of.update(tensors)
 
     def get_source_name(self, name: str) -> str:
-        """Return the float initializer from which integer one `name` follows, or ""."""
+        """Return the float initializer that integer initializer `name` is computed from, or ""."""
         source = self._sources.get(name)
         return "" if source is None else source.name
 
@@ -497,7 +521,7 @@ class QatModule(nn.Module):
         return names
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        """Return the parameters as float32 arrays by initializer name."""
+        """Return copies of parameters and substituted tensors as arrays, by initializer name."""
         return {
             name: parameter.detach().cpu().numpy().copy()
             for name, parameter in self.parameter_of.items()
@@ -551,9 +575,9 @@ class QatModule(nn.Module):
         )
 
     def _quantize_parameters(self, step_range: slice = _ALL) -> dict[str, Any]:
-        """Return integer initializer -> counts, for those that steps in `step_range` read.
+        """Return integer initializer -> counts, with gradients, for those that `step_range` reads.
 
-        Only initializers that follow from a trainable parameter.
+        Only initializers that are computed from a parameter or substituted tensor.
         """
         names: set[str] = set()
         for step in self.network.steps[step_range]:
@@ -565,9 +589,10 @@ class QatModule(nn.Module):
         }
 
     def _quantize_parameter(self, name: str, source: ConstantSource) -> Any:
-        """Return the counts of an integer initializer, by lowering or by the rounding rule.
+        """Return the counts of integer initializer `name` from its parameter: scaled and rounded.
 
-        A bias (more than 16 bits) uses neither a rounding rule nor a learned scale.
+        The gradient passes the rounding. A rounding rule of the parameter replaces rounding to
+        nearest. A bias (more than 16 bits) uses neither a rounding rule nor a learned scale.
         """
         parameter, qparams = self.parameter_of[source.name], source.qparams
         is_bias = qparams.bits > 16
@@ -581,9 +606,10 @@ class QatModule(nn.Module):
         return round_with_gradient(counts, qparams.low, qparams.high, log2_scale)
 
     def _rearrange(self, parameter: Any, name: str, source: ConstantSource) -> Any:
-        """Return the elements of a parameter as `source.view` arranges and pads them.
+        """Return the elements of `parameter` in the arrangement of integer initializer `name`.
 
-        Padding is zero. The arrangement is found once per name and shape, and differentiable.
+        `source.view` arranges and pads them with zeros; it must only move elements. The arrangement
+        is found once per name and shape. Gradients reach the parameter.
         """
         key = name, tuple(parameter.shape)
         if key not in self._rearrangements:

@@ -73,8 +73,8 @@ class _QuantizeFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """Pass the gradient on where `v` is at most half a count out of range, else zero.
 
-        The gradient of `log2_scale` is ln 2 times the sum of gradient times quantization error, and
-        None if the scale is not trained.
+        The gradient of `log2_scale` is ln 2 times the sum of gradient times error: v - q in the
+        range, -q outside it. It is None if the scale is not trained.
         """
         (grad,), (v, q) = grads, ctx.saved_tensors
         low, high = ctx.bounds
@@ -91,17 +91,20 @@ class _StraightThroughFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, smooth: Any, exact: Any) -> Any:
-        """Return `exact` in the type of `smooth`."""
+        """Return a copy of `exact` in the type of `smooth`, which gets the gradient."""
         return exact.to(smooth.dtype, copy=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Pass the gradient to `smooth` unchanged."""
+        """Return (the gradient unchanged, None): all of it goes to `smooth`, none to `exact`."""
         return grads[0], None
 
 
 def straight_through(smooth: Any, exact: Any) -> Any:
-    """Return `exact` with the gradient of `smooth` (same shape)."""
+    """Return the values of `exact` in the type of `smooth`.
+
+    The gradient goes to `smooth` unchanged. Both have the same shape.
+    """
     return _StraightThroughFunction.apply(smooth, exact)
 
 
@@ -127,7 +130,10 @@ def round_with_gradient(
 
 
 def get_scale_factor(qparams: Affine, like: Any) -> Any:
-    """Return the factor from real values to counts: a number, or a tensor to multiply `like` by."""
+    """Return the factor from real values to counts: a number, or a tensor to multiply `like` by.
+
+    A tensor, on the device of `like`, if the scales are per channel.
+    """
     factor = qparams.broadcast(tuple(like.shape))
     if isinstance(factor, np.ndarray):
         return torch.from_numpy(factor.copy()).to(like.device)
@@ -204,16 +210,24 @@ def requantize(
 
 
 def _get_zero_point(rule: RequantizationRule) -> int:
-    """Return the zero point of the result."""
+    """Return the zero point of the result of a requantization; 0 for rules without one.
+
+    Of a rule per channel the first channel counts.
+    """
     rule = rule.rescales[0] if isinstance(rule, ChannelRescale) else rule
     return rule.zero_point if isinstance(rule, Rescale) else 0
 
 
 def _requantize_by_channel(form: ChannelScaleForms, acc: Any, shape: list[int]) -> Any:
-    """Requantize int64 `acc` like `simulator.channel_rescale.requantize_channels`.
+    """Requantize int64 `acc` with a multiplier and shift per channel, as the simulator does.
+
+    The result is clamped to [form.low, form.high].
 
     Parameters
     ----------
+    form
+        Limits, multipliers, offsets, shifts and modes, one per channel. Mode 0 fits 64 bits, 1
+        needs wider products, higher ones are other rounding modes.
     shape
         Shape that [channels] is broadcast from: -1 on the channel axis, 1 elsewhere.
     """
@@ -237,7 +251,8 @@ def _requantize_by_channel(form: ChannelScaleForms, acc: Any, shape: list[int]) 
 def _requantize_rounded_channels(form: ChannelScaleForms, acc: Any, shape: list[int]) -> Any:
     """Requantize int64 `acc` channel by channel, in a rounding mode other than half up.
 
-    The channel axis is that of -1 in `shape`, the shape of the form's arrays.
+    `form` has an array per constant with an element per channel; the channel axis is that of -1 in
+    `shape`, or 0 for a single channel.
     """
     limit, multiplier, zero_point, shift, mode = (array.reshape(-1).tolist() for array in form[:5])
     axis = shape.index(-1) if len(form.limit) > 1 else 0
@@ -257,10 +272,10 @@ def _requantize_rounded_channels(form: ChannelScaleForms, acc: Any, shape: list[
 
 
 def _apply_form(form: Any, acc: Any, bound: int) -> Any:
-    """Return accumulators `acc`, |acc| <= `bound`, requantized by `form`, elementwise.
+    """Return integers `acc` of at most `bound` in magnitude, requantized by `form` elementwise.
 
-    Shifts are computed in the float type of `acc` where that is exact, all else in int64. Equals
-    `simulator.fixed_point.apply_rescale`.
+    Shifts are computed in the float type of `acc` where that is exact; all else gives int64. The
+    values are those of the simulator.
     """
     exact_limit = FLOAT32_EXACT if acc.dtype == torch.float32 else FLOAT64_EXACT
     if isinstance(form, ShiftForm) and bound + abs(int(form.half)) <= exact_limit:
@@ -301,10 +316,10 @@ def _apply_form_int64(form: Any, acc: Any) -> Any:
 
 
 def _apply_rounded_scale(form: RoundedScaleForm, acc: Any) -> Any:
-    """Apply a `RoundedScaleForm` to int64 elements within its limit.
+    """Return int64 `acc` times multiplier / 2^shift, in the rounding mode of `form`, clamped.
 
-    The product, of up to 96 bits, is the sum of ``upper << 32`` and ``lower``. It is split into the
-    quotient y and the remainder, which consists of a high and a low part.
+    `acc` must be within the form's limit. The product has up to 96 bits and is computed in two
+    halves; the zero point is added after rounding.
     """
     upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
     if form.shift <= 32:

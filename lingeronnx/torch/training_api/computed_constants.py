@@ -39,7 +39,11 @@ class _ComputedConstant:
     torch: TorchFallback
 
     def tensor(self, effective: Mapping[str, Tensor]) -> Tensor:
-        """Compute the constant from effective parameters by name; missing ones are as traced."""
+        """Return the constant, computed in torch with gradients from the parameters `effective`.
+
+        These are the folded and clamped parameters by name; for missing ones the values of the
+        trace count.
+        """
         outputs = self.torch(self.fallback, (), FakeQuantContext((), floats=effective))
         tensor: Tensor = dict(zip(self.fallback.outputs, outputs, strict=True))[self.output]
         return tensor
@@ -51,7 +55,8 @@ class ComputedConstants:
     def __init__(self, graph: ir.Model) -> None:
         """Replace everything that `graph` computes from parameters alone by constants, in place.
 
-        A subgraph is kept if torch does not compute the same values as ONNX.
+        A subgraph is kept if it reads no parameter, if its result is not float32, if an operator
+        has no gradient, or if torch does not compute the same values as ONNX.
         """
         self._constants: dict[str, _ComputedConstant] = {}
         original = ir.clone(graph)
@@ -77,7 +82,10 @@ class ComputedConstants:
         ir.remove_unused(graph)
 
     def tensors(self, effective: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute all constants by name, with gradients to the effective parameters."""
+        """Return all constants by name, computed with gradients from the parameters `effective`.
+
+        These are the folded and clamped parameters by name.
+        """
         return {name: constant.tensor(effective) for name, constant in self._constants.items()}
 
 
@@ -93,7 +101,7 @@ def _find_parameter(nodes: Sequence[ir.Node]) -> str | None:
 def _matches_onnx(constant: _ComputedConstant, expected: np.ndarray) -> bool:
     """Whether torch computes a constant of the shape and values of `expected`.
 
-    Within 1e-4 relative, or 1e-5 of the largest magnitude.
+    Within 1e-4 relative, or 1e-5 of the largest magnitude; with the parameters as traced.
     """
     with torch.no_grad():
         actual = constant.tensor({}).cpu().numpy()

@@ -82,7 +82,7 @@ class DataDependenceTracker(TorchFunctionMode):
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        """Prepare to track results of torch functions that depend on `tensors`, a call's data."""
+        """Prepare to track results of torch functions that depend on the net's inputs `tensors`."""
         super().__init__()
         self.locations: dict[str, str] = {}
         self._dependent: Any = WeakIdKeyDictionary()
@@ -91,7 +91,7 @@ class DataDependenceTracker(TorchFunctionMode):
             self._dependent[tensor] = True
 
     def lines(self) -> list[str]:
-        """Return a warning for each location of the user's code, in order of discovery."""
+        """Return a warning for each line of user code that reads data, in order of discovery."""
         return [
             f"{location}: this depends on the data ({function}); the graph keeps the result of the "
             "example inputs: use torch.where, or move it out of forward"
@@ -105,7 +105,7 @@ class DataDependenceTracker(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a torch function; record reads of values and track its results.
+        """Call the torch function `func`; record reads of values, and track its results.
 
         A result depends on the data if an argument does. Recorded are reads of the values of such
         tensors (as by `item`), and reads of the size of tensors whose size depends on the data.
@@ -132,9 +132,9 @@ class DataDependenceTracker(TorchFunctionMode):
         return result
 
     def _record_location(self, function: str) -> None:
-        """Record the line of user code that called `function`, unless a layer of torch did.
+        """Record the line of user code that called a torch function; `function` is its label.
 
-        The first function counts for a line.
+        Not if a layer of torch itself called it. The first function counts for a line.
         """
         frame = sys._getframe(2)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
@@ -146,10 +146,10 @@ class DataDependenceTracker(TorchFunctionMode):
 
 
 def _collect_tensors(tree: Any) -> list[Tensor]:
-    """Return the tensors in a nested structure."""
+    """Return the tensors in `tree`, a nested structure of lists, tuples and dicts, in order."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _is_boolean_index(index: Any) -> bool:
-    """Whether an index contains a boolean tensor."""
+    """Whether `index`, the argument of an indexing, is or contains a boolean tensor."""
     return any(tensor.dtype == torch.bool for tensor in _collect_tensors(index))

@@ -134,7 +134,10 @@ def export(
 
 
 def _ensure_traced(net: nn.Module, args: Any) -> QatState:
-    """Return the state of an initialised net, which is traced with `args` unless it is already."""
+    """Return the quantization state of `net`, an initialised net; trace it with `args` if needed.
+
+    Raises ConfigError if `net` is not initialised.
+    """
     state = get_qat_state(net)
     if state.traced is None:
         state.trace_on_example(net, args)
@@ -146,7 +149,7 @@ def _apply_format_options(
 ) -> QuantizedModel:
     """Return `model` with or without module paths in names, and with or without Dequants.
 
-    Raises ConfigError if `opset` is not the opset of the graph.
+    `opset` is the requested one; raises ConfigError if it is neither None nor that of the graph.
     """
     if not has_scopes:
         model = _drop_scopes(model)
@@ -165,7 +168,9 @@ def _check_keywords(
 ) -> None:
     """Raise ConfigError for keywords of torch's export that are not supported.
 
-    `others` may have the keywords of `_IGNORED_KEYWORDS`, with one of the values listed there.
+    `export_params` must be True, `operator_export_type` None, ONNX or ONNX_ATEN_FALLBACK. `others`
+    may have only keywords that are known to have no effect, with one of the values accepted for
+    them.
     """
     if not export_params:
         raise ConfigError(
@@ -205,7 +210,10 @@ _KEYWORDS = (
 def export_debug(
     net: nn.Module, args: Any, path: OutputTarget, **settings: Any
 ) -> QuantizedModel | Exported:
-    """Alias of `export`."""
+    """Write the integer or float graph of `net` to `path`; another name for `export`.
+
+    All arguments are passed on, and the result is that of `export`. Nothing is dumped in addition.
+    """
     return export(net, args, path, **settings)
 
 
@@ -221,7 +229,7 @@ def patch_torch_onnx_export() -> None:
 
     @functools.wraps(torch_export)
     def dispatch(model: Any, args: Any = (), f: Any = None, *options: Any, **settings: Any) -> Any:
-        """Export a net after `init` as an integer graph, and any other model with torch.
+        """Export a net after `init` as an integer graph, and any other model with torch's export.
 
         Raises ConfigError for a net after `init` without a path or with more positional arguments.
         Warns if `opset_version` is not the opset of the integer graph, and returns None.
@@ -253,9 +261,10 @@ def patch_torch_onnx_export() -> None:
 
 
 def _dump_folder(path: OutputTarget, debug_dump: bool | str | os.PathLike[str]) -> Path | None:
-    """Return the folder for intermediate graphs, or None if none is requested.
+    """Return the folder for intermediate graphs, or None if `debug_dump` is false.
 
-    True stands for a folder named after the file; raises ConfigError for an open file then.
+    True stands for the folder "<stem>_debug" next to the file `path`; raises ConfigError for an
+    open file then.
     """
     if not debug_dump:
         return None
@@ -267,9 +276,9 @@ def _dump_folder(path: OutputTarget, debug_dump: bool | str | os.PathLike[str]) 
 
 
 def _write(model: QuantizedModel, path: OutputTarget, verbose: bool) -> None:
-    """Write the integer graph, and print it if `verbose`.
+    """Write the integer graph to a path or open binary file, and print it if `verbose`.
 
-    If `path` is a path, the part for the packer is written too, if there is one.
+    To a path the part for the packer is written too, if there is one.
     """
     if isinstance(path, str | os.PathLike):
         model.write(path)
@@ -289,12 +298,14 @@ def _write_float(
     folder: Path | None,
     verbose: bool,
 ) -> Exported:
-    """Write the float graph of a module, and print it if `verbose`.
+    """Write the float graph of a module to a path or open binary file, and print it if `verbose`.
+
+    Returns the record of the export.
 
     Parameters
     ----------
     settings
-        Keywords of `float_export.export`.
+        Keywords of `float_export.export`: names, dynamic axes, opset and scopes.
     folder
         Folder for intermediate graphs, or None.
     """
@@ -310,9 +321,10 @@ def _write_float(
 
 
 def _dump(folder: Path, state: QatState, model: QuantizedModel) -> None:
-    """Write 1_float.onnx, 2_normalised.onnx (current weights), 3_plan.json, 4_integer.onnx.
+    """Write the intermediate graphs of an integer export into `folder`, which is created.
 
-    Into `folder`, which is created. The net must have been traced.
+    These are 1_float.onnx, 2_normalised.onnx (current weights), 3_plan.json and 4_integer.onnx. The
+    net must have been traced.
     """
     assert state.traced is not None
     with created_folder(folder, parents=True):
@@ -328,10 +340,10 @@ def _dump(folder: Path, state: QatState, model: QuantizedModel) -> None:
 def _map_io_names(
     state: QatState, inputs: Sequence[str] | None, outputs: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return the requested names of inputs and outputs by their names in the trace.
+    """Return name in the trace -> requested name, for inputs and outputs whose name changes.
 
-    Names that do not change are not included. Raises ConfigError for too few or many names, and for
-    duplicate or empty ones.
+    `inputs` and `outputs` are the requested names in order, None to keep all. Raises ConfigError
+    for too few or many names, and for duplicate or empty ones.
     """
     assert state.traced is not None
     traced_outputs = [name for name in state.traced.outputs if name is not None]
@@ -374,7 +386,7 @@ def _rename_io(model: QuantizedModel, names: Mapping[str, str]) -> QuantizedMode
 
 
 def _get_io_names(model: QuantizedModel) -> set[str]:
-    """Return the names of the graph inputs and outputs."""
+    """Return the names of the inputs and outputs of the integer graph of `model`."""
     graph = model.graph.graph
     return {str(value.name) for value in (*graph.inputs, *graph.outputs)}
 
@@ -402,9 +414,10 @@ def _rename_graph(
 
 
 def _drop_scopes(model: QuantizedModel) -> QuantizedModel:
-    """Return `model` with nodes named "OP_N" and inner tensors "OP_N_output_I".
+    """Return `model` with nodes named "<operator>_<number>" instead of by their module path.
 
-    Names of graph inputs and outputs stay.
+    Numbers count from 0 for each operator; inner tensors are named "<node>_output_<index>". Names
+    of graph inputs and outputs stay.
     """
     io_names = _get_io_names(model)
     tensors: dict[str, str] = {}
@@ -421,9 +434,10 @@ def _drop_scopes(model: QuantizedModel) -> QuantizedModel:
 
 
 def _without_dequants(model: QuantizedModel) -> QuantizedModel:
-    """Return `model` without its Dequants; their consumers read the integers.
+    """Return `model` without its nodes from integers to floats (Dequant).
 
-    A graph output keeps its name, unless the integers are an output themselves.
+    Their consumers read the integers then. A graph output keeps its name, unless the integers are
+    an output themselves.
     """
     copy = ir.clone(model.graph)
     for node in list(copy.graph):
@@ -451,21 +465,23 @@ def _apply_dynamic_axes(
     dynamic_axes: Mapping[str, Any] | None,
     names: Sequence[str] | None,
 ) -> QuantizedModel:
-    """Return `model` with dynamic axes.
+    """Return `model` with the batch of inputs and outputs named, or fixed to that of `args`.
 
     Parameters
     ----------
     args
-        Arguments of a call; their shapes are checked.
+        Arguments of a call; their shapes are compared with the trace.
     dynamic_axes
-        As in `export`; None for a fixed batch.
+        Tensor -> axes or axis -> label, as for torch's export; None returns `model` unchanged.
     names
-        New names of the inputs, or None.
+        New names of the inputs, or None for those of the trace.
 
     Raises
     ------
     ConfigError
         If an axis cannot be dynamic in an integer graph.
+    DataError
+        If the shapes of `args` do not fit the trace.
     """
     traced = state.traced
     assert traced is not None
@@ -516,14 +532,14 @@ def _set_batch_dimensions(
     shapes: Mapping[str, Sequence[int]],
     batch_axes: Mapping[str, int | None],
 ) -> ir.Model:
-    """Return a copy of `graph` with the batch of inputs and outputs named or fixed.
+    """Return a copy of `graph` with the batch dimension of inputs and outputs named or fixed.
 
     Parameters
     ----------
     axes
         Input name -> axis -> label of the dynamic axes.
     output_labels
-        The same for outputs.
+        Output name -> axis -> label of the dynamic axes.
     shapes
         Shapes of the inputs, for a batch without a label.
     batch_axes
@@ -551,7 +567,8 @@ def _get_batch_dimension(
 ) -> str | int:
     """Return the label of the first dynamic batch axis, else the batch size of the first input.
 
-    The default, without a batch axis, is 1.
+    `axes` is input -> axis -> label, `batch_axes` input -> batch axis or None. Without any batch
+    axis it is 1.
     """
     for name, labels in axes.items():
         axis = batch_axes.get(name)

@@ -133,7 +133,7 @@ class LSTMP(nn.Module):
         return flattened[0], flattened[1]
 
     def extra_repr(self) -> str:
-        """Return the sizes for ``print(module)``."""
+        """Return the sizes and the direction as text, for ``print(module)``."""
         return (
             f"{self.input_size}, {self.hidden_size}, cell_size={self.cell_size}, "
             f"go_forward={self.go_forward}"
@@ -149,7 +149,10 @@ class UBLSTMP(nn.Module):
     def __init__(
         self, input_size: int, hidden_size: int, cell_size: int, batch_first: bool = True
     ) -> None:
-        """Create a forward and a backward LSTMP of the same sizes."""
+        """Create a forward and a backward `LSTMP` of the same sizes.
+
+        Raises ConfigError if `batch_first` is False or a size is below 1.
+        """
         super().__init__()
         self.forward_lstmp = LSTMP(input_size, hidden_size, cell_size, batch_first)
         self.backward_lstmp = LSTMP(
@@ -204,9 +207,27 @@ class FastUBLSTMP(nn.Module):
         )
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """Run both directions; arguments and results as in `UBLSTMP`.
+        """Run both directions.
 
-        In an export `run_direction` computes the backward direction.
+        In an export the backward direction is computed in a form that the exporter can merge.
+
+        Parameters
+        ----------
+        inputs : [N, T, I]
+        states
+            Initial states [2, N, P] and cells [2, N, C]; by default zeros.
+
+        Returns
+        -------
+        y : [N, T, 2P]
+            Outputs of the forward, then of the backward direction.
+        states
+            Last states [2, N, P] and cells [2, N, C].
+
+        Raises
+        ------
+        DataError
+            If the initial states do not have two directions.
         """
         forward_states, backward_states = _split_directions(states)
         if not is_exporting():
@@ -288,9 +309,10 @@ class NormalizeFastLSTMP(nn.LSTM):
         self.normalize_weight_value, self.normalize_bias_value, self.normalize_output_value = values
 
     def forward(self, input: Any, hx: States | None = None) -> Any:
-        """Return outputs and last states as ``nn.LSTM`` does, computed with clamped weights.
+        """Return outputs and last states as ``nn.LSTM``, computed with clamped weights and biases.
 
-        A PackedSequence is supported in torch only, not in an export.
+        The outputs are clamped too, the last states are not. A PackedSequence is supported in torch
+        only, not in an export.
         """
         limits = {"bias": self.normalize_bias_value, "weight": self.normalize_weight_value}
         clamped = [
@@ -311,5 +333,5 @@ class NormalizeFastLSTMP(nn.LSTM):
 
 
 def _clamp(tensor: Tensor, limit: float | None) -> Tensor:
-    """Clamp a tensor to [-limit, limit]; None for no limit."""
+    """Return `tensor` clamped to [-limit, limit], or itself if `limit` is None."""
     return tensor if limit is None else tensor.clamp(-limit, limit)

@@ -118,9 +118,10 @@ def trace_layers(
 
 
 def _check_first_call(root_model: nn.Module, target_model: nn.Module) -> None:
-    """Raise ConfigError if `trace_layers` is not the first call for a net and a part of it.
+    """Raise ConfigError if `trace_layers`, or a call that sets options, was already made.
 
-    Also if `target_model` is not a module of `root_model`.
+    Calls for any part of `root_model` count. Also if `target_model` is not a module of
+    `root_model`.
     """
     if all(module is not target_model for module in root_model.modules()):
         raise ConfigError("trace_layers: the target model is not part of the root model")
@@ -136,7 +137,7 @@ def _check_first_call(root_model: nn.Module, target_model: nn.Module) -> None:
 
 
 def _has_settings(annotations: ModuleAnnotations) -> bool:
-    """Whether any call but `trace_layers` has set options of a module.
+    """Whether `annotations` has a setting of a call other than `trace_layers`.
 
     These are a clamp or its exemption, bits, and quantization switched off.
     """
@@ -283,7 +284,7 @@ def _resolve_module_types(
 
 
 def _list_leaf_types(net: nn.Module) -> list[str]:
-    """Return the sorted class names of the modules without submodules."""
+    """Return the sorted names of the original classes of the modules without submodules."""
     leaves = [module for module in net.modules() if not [*module.children()]]
     return sorted({get_annotations(module).original_class.__name__ for module in leaves})
 
@@ -306,10 +307,11 @@ def _check_modules(net: nn.Module, target: Target) -> None:
 def _resolve_mode_and_target(
     mode: QuantMode | None, platform: str | Target | None
 ) -> tuple[QuantMode, Target]:
-    """Return mode and target, with defaults for None; raises ConfigError if they do not match.
+    """Return the kind of scales and the target platform, with defaults for None.
 
     Without a platform, MaxValue (the default) is for generic and QValue for the default chip.
-    Without a mode, a chip with scales of powers of two gets QValue, others MaxValue.
+    Without a mode, a chip with scales of powers of two gets QValue, others MaxValue. Raises
+    ConfigError for a mode of another type, or if the platform does not support it.
     """
     if mode is not None and not isinstance(mode, QuantMode):
         raise ConfigError(
@@ -332,7 +334,7 @@ def _resolve_mode_and_target(
 def _check_bits(source: str, bits: LayerBits | None, target: Target) -> None:
     """Raise ConfigError, naming `source`, if `target` does not support one of the bit widths.
 
-    `bits` None is supported.
+    `bits` None, and an output of None bits, are always supported.
     """
     if bits is None:
         return
@@ -349,7 +351,10 @@ def _check_bits(source: str, bits: LayerBits | None, target: Target) -> None:
 def _check_supported_bits(
     setting: str, bits: int, supported: Sequence[int], target: Target, alternative: str = ""
 ) -> None:
-    """Raise ConfigError, naming `setting`, if `bits` is not among the supported ones."""
+    """Raise ConfigError, which starts with `setting`, if `bits` is not among `supported`.
+
+    The message lists them and appends `alternative`, another allowed value.
+    """
     if bits not in supported:
         listed = ", ".join(map(str, sorted(set(supported))))
         raise ConfigError(f"{setting}; {target.name} supports {listed}{alternative}")
@@ -464,9 +469,10 @@ def disable_normalize(module: nn.Module) -> nn.Module:
 def _make_clamp(
     weight: float | None, bias: float | None, output: float | None, percent: float | None
 ) -> Clamp:
-    """Create a clamp; ConfigError unless values are positive and finite, and percent in (0, 1].
+    """Return the clamp with these largest absolute values; None is no limit.
 
-    None is no limit.
+    Raises ConfigError unless the values are positive and finite, and `percent`, the fraction of
+    values that is not clamped, is in (0, 1].
     """
     for name, value in (("weight", weight), ("bias", bias), ("output", output)):
         if value is not None and not 0 < value < float("inf"):
@@ -484,7 +490,7 @@ def _make_clamp(
 
 
 def _check_uninitialised_net(net: nn.Module) -> None:
-    """Raise ConfigError if `net` is no module, or if a module in it is already initialised."""
+    """Raise ConfigError if `net` is no torch module, or if `init` was called for a part of it."""
     argument: Any = net
     if not isinstance(argument, nn.Module):
         raise ConfigError(

@@ -51,9 +51,10 @@ class Clamp:
     percent: float | None = None
 
     def apply(self, tensor: Tensor, limit: float | None) -> Tensor:
-        """Clamp `tensor` to [-limit, limit]; the gradient of clamped elements is zero.
+        """Return `tensor` clamped to [-limit, limit]; the gradient of clamped elements is zero.
 
-        With `percent` the limit is at most that quantile of the magnitudes. None is no limit.
+        With `percent` the limit is at most that quantile of the magnitudes. A `limit` of None is
+        none.
         """
         if self.percent is not None:
             magnitudes = tensor.detach().abs().flatten()
@@ -131,9 +132,9 @@ def get_annotations(module: nn.Module) -> ModuleAnnotations:
 
 
 def get_effective_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Return weight and bias of `module` after folding and clamping, by attribute name.
+    """Return weight and bias of `module` after folding its batch norm and clamping, by attribute.
 
-    Parameters that are neither folded nor clamped are not included.
+    Parameters that are neither folded nor clamped are not included. The tensors have gradients.
     """
     annotations = get_annotations(module)
     tensors: dict[str, Tensor] = {}
@@ -202,7 +203,7 @@ class WrappedModule(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings of the module for ``print(module)``, after those of its class.
 
-        Bits only if it is quantized, clamps, and whether a batch norm is folded in.
+        Bits if it is quantized, the limits of clamps, and whether a batch norm is folded in.
         """
         annotations = get_annotations(self)
         settings = [super().extra_repr()]
@@ -222,13 +223,19 @@ class WrappedModule(nn.Module):
         return ", ".join(setting for setting in settings if setting)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the class by its recipe, since it is created at run time."""
+        """Return the recipe for pickle to create the wrapper class, which exists only at run time.
+
+        These are the arguments of `make_wrapped_class`, followed by the usual state of the module.
+        """
         _, _, *state = super().__reduce_ex__(protocol)
         return (_rebuild_wrapped, type(self).recipe, *state)
 
 
 def _rebuild_wrapped(*recipe: Any) -> nn.Module:
-    """Create an empty instance of a wrapper class; pickle restores its state."""
+    """Return an instance without attributes of a wrapper class, whose state pickle then restores.
+
+    `recipe` are the arguments of `make_wrapped_class`: prefix, original class and mixin.
+    """
     wrapped_class: Any = make_wrapped_class(*recipe)
     module: nn.Module = wrapped_class.__new__(wrapped_class)
     return module
@@ -288,9 +295,10 @@ def original_classes(net: nn.Module) -> Iterator[None]:
 
 
 def _get_float_class(annotations: ModuleAnnotations) -> type[nn.Module]:
-    """Return the class of a module for the float export.
+    """Return the class that a module with `annotations` has during the float export.
 
-    The original one, or for a module that is not quantized and has an output clamp one that clamps.
+    It is the original one or, for a module that is not selected for quantization and has an output
+    clamp, one that clamps its output.
     """
     clamp = annotations.clamp
     if clamp is None or clamp.output is None or annotations.is_selected:
@@ -302,7 +310,7 @@ class _ClampedOutput(nn.Module):
     """Mixin before the original class: clamps the output, with unmodified parameters."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module, and clamp its output as its annotations say."""
+        """Run the original forward, and return its output clamped to the module's output limit."""
         clamp = get_annotations(self).clamp
         assert clamp is not None
         return clamp.apply(super().forward(*args, **kwargs), clamp.output)

@@ -71,12 +71,12 @@ class NetParameters:
         self._modules = dict(net.named_modules())
 
     def name_of(self, module: nn.Module, attribute: str) -> str:
-        """Return the name of an attribute of `module` in the state_dict."""
+        """Return the state_dict name of the parameter or buffer `attribute` of `module`."""
         path = self._paths[id(module)]
         return f"{path}.{attribute}" if path else attribute
 
     def get_module_chain(self, path: str) -> list[nn.Module]:
-        """Return the modules from the net to the one at `path`, each containing the next.
+        """Return the modules from the net to the one at dotted `path`, each containing the next.
 
         Names of the path that are no modules are skipped.
         """
@@ -85,13 +85,17 @@ class NetParameters:
         return [self._modules[prefix] for prefix in prefixes if prefix in self._modules]
 
     def get_owner_chain(self, name: str) -> list[nn.Module]:
-        """Return the modules from the net to the owner of a parameter."""
+        """Return the modules from the net to the one that owns the parameter `name` (state_dict).
+
+        Each module contains the next; names of the path that are no modules are skipped.
+        """
         return self.get_module_chain(name.rpartition(".")[0])
 
     def get_effective_tensors(self) -> dict[str, Tensor]:
-        """Return the float parameters by name, after folding and clamping.
+        """Return the float parameters by state_dict name, after folding batch norms and clamping.
 
-        They include biases that folding adds and the computed constants.
+        They include biases that folding adds, and the constants that the net computes from
+        parameters alone, under their names in the graph. The tensors have gradients.
         """
         tensors: dict[str, Tensor] = {}
         owners: dict[int, nn.Module] = {}
@@ -112,7 +116,8 @@ def fold_norms(graph: ir.Model, parameters: NetParameters) -> None:
     """Fold the batch norms after layers of an exported graph, in place, and annotate their modules.
 
     Both must be modules whose parameters nothing else in the graph uses. The values of the layers'
-    weights are not changed; see `module_wrappers.get_effective_parameters`.
+    weights in the graph are not changed; a layer without a bias gets one of zeros. The annotated
+    modules compute the folded values from their parameters.
     """
     for node in list(graph.graph):
         layer = _find_foldable_layer(node)
@@ -158,7 +163,7 @@ def _is_sole_consumer(node: ir.Node, index: int) -> bool:
 
 
 def _is_standard_linear(layer: ir.Node) -> bool:
-    """Whether a layer is no Gemm, or a Gemm as exported from nn.Linear: x W^T + b.
+    """Whether `layer` is no Gemm, or a Gemm as exported from nn.Linear: x W^T + b.
 
     That is alpha = beta = 1, transB = 1 and transA = 0.
     """
@@ -170,7 +175,10 @@ def _is_standard_linear(layer: ir.Node) -> bool:
 
 
 def with_parameter_values(graph: ir.Model, arrays: Mapping[str, np.ndarray]) -> ir.Model:
-    """Return a copy of an exported graph with parameters set to `arrays`, by state_dict name."""
+    """Return a copy of an exported graph with initializers set to `arrays`, by state_dict name.
+
+    Names that the graph lacks are ignored.
+    """
     copy = ir.clone(graph)
     load_checkpoint(copy, arrays, strict=False)
     return copy
@@ -270,7 +278,10 @@ class ConstantOrigins:
     def _trace_elements(
         self, actual: np.ndarray, first: np.ndarray, second: np.ndarray
     ) -> _ElementOrigin | None:
-        """Return the origin of a constant, or None if elements are not multiples of single ones.
+        """Return the parameter elements that a constant's elements come from, and their factors.
+
+        None if an element is not a multiple of a single parameter element, or if the result does
+        not give the actual values.
 
         Parameters
         ----------
@@ -317,14 +328,15 @@ class ConstantOrigins:
         return names
 
     def depends_on_parameters(self, node: ir.Node) -> bool:
-        """Whether a constant of `node` depends on a parameter in any way."""
+        """Whether a constant input of `node` depends on a parameter, even without an origin."""
         return any((str(node.name), index) in self.at for index in range(len(node.inputs)))
 
     def for_planned_graph(self, planned: PlannedModel) -> PlannedConstants:
-        """Return the origins of the constants of the planned graph, including its factors.
+        """Return how the constants of the planned graph are computed from parameters.
 
-        Constants whose elements have no origin are frozen. The plan's transforms of a layer
-        multiply the factor of each element; None stands for all ones.
+        A factor multiplies each element: that of its origin times that of the plan's transforms of
+        the layer; None stands for all ones. Constants that depend on parameters but have no origin
+        are listed as frozen.
         """
         transform_factors = _get_transform_factors(planned)
         constants: dict[str, tuple[_ElementOrigin, Tensor | None]] = {}
@@ -365,8 +377,8 @@ class PlannedConstants:
     ) -> None:
         """Keep the origins of the constants by name, with their factors (None for 1).
 
-        `order` are the parameters in the order in which origins count their elements; `frozen` are
-        constants that depend on parameters in a way that cannot be followed.
+        `order` are the parameters in the order in which origins count their elements; `frozen`
+        names the constants that depend on parameters in a way that cannot be followed.
         """
         self._order, self._constants, self.frozen = order, constants, frozen
 
@@ -379,9 +391,10 @@ class PlannedConstants:
         return [name for name in self._order if name not in trained]
 
     def tensors(self, effective: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
-        """Compute the constants `names` from the effective parameters, as float32 tensors.
+        """Return those constants in `names` that come from the parameters `effective`, as tensors.
 
-        Each element is a parameter's element times its factor; elements without one are zero.
+        `effective` are the parameters by name after folding and clamping. Each element is a
+        parameter's element times its factor, with gradient; elements without one are zero.
         """
         flat: Tensor | None = None
         tensors: dict[str, Tensor] = {}
@@ -403,12 +416,15 @@ class PlannedConstants:
 
 
 def _constant(node: ir.Node, index: int) -> np.ndarray | None:
-    """Return the constant at input `index` of a node, or None if there is none."""
+    """Return the value of input `index` of `node` if it is a constant, else None.
+
+    None too if the node has fewer inputs.
+    """
     return ir.const_value(node.inputs[index]) if index < len(node.inputs) else None
 
 
 def _float_constant(node: ir.Node, index: int) -> np.ndarray | None:
-    """Return the float32 constant at input `index` of a node, or None if there is none."""
+    """Return the value of input `index` of `node` if it is a float32 constant, else None."""
     array = _constant(node, index)
     return array if array is not None and array.dtype == np.float32 else None
 
@@ -438,7 +454,8 @@ def _match_nodes(
 def _get_transform_factors(planned: PlannedModel) -> dict[tuple[str, int], np.ndarray]:
     """Return (node name, input index) -> factors by which the plan's transforms multiply it.
 
-    For each constant, elementwise and in its shape; 1 where nothing changes.
+    There is an entry for each constant input, elementwise and in its shape; 1 where nothing
+    changes.
     """
     ones = ir.clone(planned.graph)
     for value in ones.graph.initializers.values():

@@ -57,9 +57,10 @@ class QatState:
     """
 
     def __init__(self, settings: Settings, settings_fingerprint: str) -> None:
-        """Create the state of a net after `init` that has not been traced yet.
+        """Hold the settings of `init` for a net that has not been traced yet.
 
-        `settings_fingerprint` identifies the settings in checkpoints; see `trace`.
+        `settings_fingerprint` is a text of everything that the plan depends on besides weights;
+        checkpoints contain it.
         """
         self.settings, self.fingerprint = settings, settings_fingerprint
         self.traced: Traced | None = None
@@ -99,7 +100,10 @@ class QatState:
         return traced
 
     def trace_on_example(self, net: nn.Module, example: Any) -> Traced:
-        """Trace `net` with a tuple of arguments, a dict of keyword arguments, or one argument."""
+        """Trace `net` with example arguments, wrap the quantized modules, and return the trace.
+
+        `example` is a tuple of arguments, a dict of keyword arguments, or a single argument.
+        """
         if isinstance(example, dict):
             return self.trace(net, (), example)
         return self.trace(net, example if isinstance(example, tuple) else (example,), {})
@@ -122,10 +126,11 @@ class QatState:
     def _update_ranges(
         self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
     ) -> None:
-        """Update the running extremes with a batch, and the plan with the extremes.
+        """Move the running extremes towards those of a batch, and update the scales accordingly.
 
         Each extreme moves by `_RANGE_MOMENTUM` towards that of the batch, clipped to the limits of
-        the tensor; a tensor without extremes takes those of the batch.
+        the tensor; a tensor without extremes takes those of the batch. `feed` are the inputs,
+        `tensors` the current constants by name.
         """
         with torch.no_grad():
             batch_ranges = {
@@ -142,9 +147,9 @@ class QatState:
         self._update_plan(traced)
 
     def _update_plan(self, traced: Traced) -> None:
-        """Set the scales that follow from the running extremes and the current weights.
+        """Set the scales of `traced` to those of the running extremes and the current weights.
 
-        The transforms of the plan stay.
+        The channel factors (transforms) of the plan stay.
         """
         planned, qat_module = traced.planned, traced.qat_module
         stats = {name: _make_range_stats(low, high) for name, (low, high) in self._ranges.items()}
@@ -159,9 +164,9 @@ class QatState:
     def _compute_activations(
         self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
     ) -> list[tuple[str, Tensor]]:
-        """Return the tensors of the float net that the graph quantizes, for the current weights.
+        """Return (name, tensor) of the float net's tensors that the graph quantizes, for a batch.
 
-        `tensors` are the current constants by name. Empty tensors are left out.
+        `feed` are the inputs, `tensors` the current constants by name. Empty tensors are left out.
         """
         activations = set(traced.planned.partition.activations)
         if self._floats is None:
@@ -197,22 +202,33 @@ class QatState:
         return {**state, "frozen": frozen} if frozen else state
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Load a result of `to_state_dict`; the next call traces the net again."""
+        """Take the saved scales and ranges, and drop the trace: the next call traces the net again.
+
+        `saved` has "settings", "plan", "ranges" and possibly "frozen"; an empty one means a fresh
+        start.
+        """
         self._saved, self.traced = saved, None
 
     def __deepcopy__(self, memo: Any) -> QatState:
-        """Return a state with the same scales that traces its net at the first call."""
+        """Return an untraced copy with the same settings, scales and ranges.
+
+        The first call of its net traces that net.
+        """
         copy = QatState(self.settings, self.fingerprint)
         copy.load_state_dict(self.to_state_dict())
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the settings (platform by name), their fingerprint and the state_dict."""
+        """Return the state for pickle: settings (platform by name), fingerprint, saved scales."""
         settings = {**vars(self.settings), "platform": self.settings.platform.name}
         return {"settings": settings, "told": self.fingerprint, "saved": self.to_state_dict()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Restore a pickled or copied state as untraced; the first call traces the net again."""
+        """Restore a pickled state as untraced; the first call traces the net again.
+
+        `state` has "settings" (platform by name), "told" (the fingerprint) and "saved" (scales,
+        ranges).
+        """
         settings = state["settings"]
         fresh = QatState(
             Settings(**{**settings, "platform": get_target(settings["platform"])}), state["told"]
@@ -221,7 +237,7 @@ class QatState:
         self.__dict__.update(fresh.__dict__)
 
     def build_quantized_model(self) -> QuantizedModel:
-        """Return the integer graph for the current parameters.
+        """Return the integer graph for the current parameters and scales.
 
         Raises ConfigError if the net is not traced yet.
         """
@@ -240,7 +256,10 @@ class QatState:
 
 
 def _get_initial_ranges(traced: Traced) -> Ranges:
-    """Return activation name -> clipped (low, high) in the statistics of the trace."""
+    """Return activation name -> (low, high) in the statistics of the trace.
+
+    Both are limited by the output clamp of the layer, if it has one.
+    """
     activations = traced.planned.partition.activations
     return {
         name: _clip_range(traced, name, stats.low, stats.high)
@@ -263,6 +282,8 @@ def _make_range_stats(low: float, high: float) -> TensorStats:
 
 def _insert_output_clamps(graph: ir.Model, limits: Mapping[str, float]) -> ir.Model:
     """Return a copy of `graph` in which the consumers of some tensors read clamped values.
+
+    Without `limits` it is `graph` itself.
 
     Parameters
     ----------
@@ -297,15 +318,19 @@ class QuantizedNet(WrappedModule):
     """Wrapper class of the root module of a net after `init`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the net's forward, computed with fake quantization."""
+        """Return the result of the net's forward, computed with fake quantization.
+
+        The first call traces the net; in training the scales follow the batch unless they are
+        calibrated.
+        """
         return get_qat_state(self).run(self, args, kwargs)
 
     def get_extra_state(self) -> Any:
-        """Return plan and running extremes for `state_dict`."""
+        """Return the quantization's part of `state_dict`: settings, plan and running extremes."""
         return get_qat_state(self).to_state_dict()
 
     def set_extra_state(self, state: Any) -> None:
-        """Load plan and running extremes."""
+        """Take plan and running extremes from a state_dict; the next call traces the net again."""
         get_qat_state(self).load_state_dict(state)
 
     def _load_from_state_dict(
@@ -318,9 +343,10 @@ class QuantizedNet(WrappedModule):
         unexpected: Any,
         errors: Any,
     ) -> None:
-        """Load a state_dict; with one of the float net the next call traces the net again.
+        """Load the parameters of a state_dict, which may be that of the float net.
 
-        A missing state of the quantization is then no error.
+        Without a state of the quantization, which is then no error, the next call traces the net
+        anew, with new scales.
         """
         super()._load_from_state_dict(
             state_dict, prefix, metadata, strict, missing, unexpected, errors
@@ -331,7 +357,10 @@ class QuantizedNet(WrappedModule):
 
 
 def get_qat_state(net: nn.Module) -> QatState:
-    """Return the state of an initialised net; raises ConfigError for another module."""
+    """Return the quantization state that `init` attached to `net`.
+
+    Raises ConfigError for a module that is not initialised.
+    """
     if _KEY not in net.__dict__:
         raise ConfigError(f"the {type(net).__name__} is not initialised: call lo.torch.init first")
     state: QatState = net.__dict__[_KEY]
@@ -339,7 +368,7 @@ def get_qat_state(net: nn.Module) -> QatState:
 
 
 def initialise_net(net: nn.Module, settings: Settings) -> QatState:
-    """Annotate the modules of `net` that are quantized and attach a state without a trace.
+    """Mark the modules of `net` to be quantized, and attach and return an untraced state.
 
     Changes the classes of all modules in place. The fingerprint of the state covers the settings
     and those of each layer.

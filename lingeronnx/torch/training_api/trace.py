@@ -135,12 +135,12 @@ class Traced:
 
     @property
     def batch_axes(self) -> dict[str, int | None]:
-        """The batch axis of each input, or None if it has none."""
+        """The batch axis of each graph input by name; None for an input without one."""
         return {spec.name: spec.axis for spec in get_input_specs(self.planned.graph)}
 
     @cached_property
     def input_shapes(self) -> dict[str, list[int | None]]:
-        """Input name -> shape, with None on the batch axis."""
+        """The traced shape of each graph input by name, with None on the batch axis."""
         shapes = {}
         for spec in get_input_specs(self.planned.graph):
             shape = list(spec.shape or ())
@@ -151,7 +151,7 @@ class Traced:
 
     @property
     def frozen_constants(self) -> dict[str, Tensor]:
-        """Initializer name -> tensor, for constants that depend on parameters but cannot follow."""
+        """The constants that depend on parameters but keep their traced values, by name."""
         initializers = self.planned.graph.graph.initializers
         return {
             name: torch.from_numpy(np.array(ir.const_value(initializers[name])))
@@ -159,7 +159,7 @@ class Traced:
         }
 
     def get_feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
-        """Return the tensors of a call by input name.
+        """Return the tensors of a call of `net` by input name.
 
         Tensors that the graph does not read are left out. Raises DataError if the rank, or a size
         other than the batch, differs from the trace.
@@ -174,7 +174,10 @@ class Traced:
         return feed
 
     def result(self, tensors: Mapping[str, Tensor]) -> Any:
-        """Assemble the return value of the net's forward from the graph outputs `tensors`."""
+        """Return the result of the net's forward, made of graph outputs `tensors` by name.
+
+        It has the structure and the non-tensor values of the traced call.
+        """
         leaves = []
         for name, value in zip(self.outputs, self.non_tensor_outputs, strict=True):
             leaves.append(value if name is None else tensors[name])
@@ -312,7 +315,10 @@ def trace_net(
 
 
 def _get_planning_arrays(graph: ir.Model, parameters: NetParameters) -> dict[str, np.ndarray]:
-    """Return parameter name -> effective value, for the parameters in `graph`, as planned with."""
+    """Return parameter name -> value after folding and clamping, for the parameters in `graph`.
+
+    Vectors of zeros become nearly zero, so that passes do not remove them.
+    """
     with torch.no_grad():
         effective = parameters.get_effective_tensors()
         return {
@@ -330,8 +336,8 @@ def _prepare_numbered_graphs(
 ) -> tuple[ir.Model, ir.Model]:
     """Prepare two copies of `graph` whose parameters have their element numbers as values.
 
-    The numbers of the copies start after 0 and after the total number of elements, as
-    `ConstantOrigins` needs them.
+    The numbers of the first copy start at 1, those of the second after the total number of
+    elements. From the difference follows which element each constant comes from, and its factor.
     """
     total = sum(array.size for array in arrays.values())
     first, second = (
@@ -348,9 +354,9 @@ def _prepare_numbered_graphs(
 
 
 def _warn_untrained(constants: Sequence[str], unused: Sequence[str]) -> None:
-    """Warn of constants that cannot follow the parameters and of parameters that are not used.
+    """Warn of constants that cannot follow the parameters, and of parameters that are not used.
 
-    No warning for an empty sequence.
+    Both are names for the message; no warning for an empty sequence.
     """
     if constants:
         warnings.warn(
@@ -368,9 +374,9 @@ _NONZERO_PLACEHOLDER = 1e-30
 
 
 def _get_planning_array(tensor: Tensor) -> np.ndarray:
-    """Return the value of a parameter for planning; a zero vector becomes nearly zero.
+    """Return the value of a parameter for planning; a vector of zeros becomes 1e-30.
 
-    Passes remove a zero bias, which could then not be trained in the integer graph.
+    Passes would remove a zero bias, which could then not be trained in the integer graph.
     """
     array = tensor.cpu().numpy().copy()
     if array.ndim == 1 and not array.any():
@@ -379,9 +385,9 @@ def _get_planning_array(tensor: Tensor) -> np.ndarray:
 
 
 def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `quantize` for the settings of `init`.
+    """Return the settings of `quantize`, as a dict, that correspond to those of `init`.
 
-    Without calibration data the calibrator is "max".
+    `overrides` are settings by tensor. Without calibration data the calibrator is "max".
     """
     config = {
         "platform": settings.platform,
@@ -473,7 +479,10 @@ class _ChosenLayers:
         return self._parameters.get_module_chain(self._scopes.get(ir.origin_name(node), ""))
 
     def _get_bits(self, module_chain: Sequence[nn.Module]) -> LayerBits | None:
-        """Return the bit widths of the innermost module, or None if it is not quantized."""
+        """Return the bit widths of the last module of a chain, or None if it is not quantized.
+
+        The chain has the modules from the net to the layer, each containing the next.
+        """
         return get_layer_bits(module_chain, self._settings)
 
     def _partition_nodes(
@@ -509,10 +518,10 @@ class _ChosenLayers:
         return float_reasons, integer_nodes
 
     def _find_float_reason(self, node: ir.Node, has_integer_inputs: bool) -> str:
-        """Return the reason why a node stays in float, or "" if it becomes an integer node.
+        """Return the reason why `node` stays in float, or "" if it becomes an integer node.
 
-        A layer with parameters needs bits. Others need `out_bits`, modules that allow quantization,
-        and integer inputs.
+        A node with parameters needs bits. Others need `out_bits`, modules that allow quantization,
+        and only integer inputs (`has_integer_inputs`).
         """
         module_chain = self._get_module_chain(node)
         if self._constants.depends_on_parameters(node):
@@ -556,7 +565,8 @@ class _ChosenLayers:
     def get_output_limits(self, planned: PlannedModel) -> dict[str, float]:
         """Return the largest absolute values of clamped outputs by tensor name.
 
-        If the plan scales channels by factors, the limit is multiplied by the largest factor.
+        If the plan scales channels of the tensor by factors, the limit is multiplied by the largest
+        factor.
         """
         limits = {}
         for node in self._integer_nodes:
