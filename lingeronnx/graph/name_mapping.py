@@ -1,14 +1,18 @@
-"""Map user names to the names of a file and back.
+"""Map user names to the names of a file and back, and find the module that a node comes from.
 
 A graph in memory has the user's names. If a target does not accept all of them, `apply_file_names`
 renames tensors and nodes before the graph is written and stores the user's names in the metadata
 under `NAMES_KEY`; `restore_user_names` restores them. The target decides which names it accepts.
+
+torch's newer exporter stores the module names in the metadata of a node ("layer1.conv1"), the older
+one in its name ("/layer1/conv1/Conv"). In other files the module is the name of the node.
 """
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ModelError
@@ -19,11 +23,15 @@ __all__ = [
     "NameMapping",
     "apply_file_names",
     "collect_tensor_names",
+    "format_node_label",
+    "get_module_name",
     "restore_user_names",
 ]
 
 #: Metadata key of the user's names: JSON, {"tensors": {file name: user name}, "nodes": the same}.
 NAMES_KEY = "lingeronnx.names"
+
+_NAME_SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 
 
 @dataclass(frozen=True)
@@ -116,3 +124,37 @@ def _parse_name_mapping(text: str) -> tuple[dict[str, str], dict[str, str]]:
             f"metadata '{NAMES_KEY}' cannot be read; quantize the model again"
         ) from error
     return tensors, nodes
+
+
+def get_module_name(node: ir.Node) -> str:
+    """Return the dotted name of the torch module that `node` was exported from.
+
+    This is the innermost scope in the metadata; else for a name "/a/b/Op" its middle, "a.b"; else
+    the name of the node itself.
+    """
+    if scopes := _parse_name_scopes(node.metadata_props.get(_NAME_SCOPES_KEY, "")):
+        return scopes[-1]
+    name = str(node.name or "")
+    parts = name.split("/")
+    return ".".join(parts[1:-1]) if name.startswith("/") and len(parts) > 2 else name
+
+
+def format_node_label(node: str, module: str) -> str:
+    """Return "node (module)", or only `node` if `module` is empty or contained in the node's name.
+
+    For the comparison, "/" in the node's name counts as ".".
+    """
+    return f"{node} ({module})" if module and module not in node.replace("/", ".") else node
+
+
+def _parse_name_scopes(text: str) -> Sequence[str]:
+    """Parse the exporter's list of scopes to the modules around a node, outermost first.
+
+    `text` is a Python list as text. Its last entry, the node itself, and empty entries are removed.
+    [] if it is empty or not a list.
+    """
+    try:
+        scopes = ast.literal_eval(text) if text else []
+    except (SyntaxError, ValueError):
+        return []
+    return [str(scope) for scope in scopes[:-1] if scope] if isinstance(scopes, list) else []

@@ -9,7 +9,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import compute_output_digest
-from lingeronnx.graph.module_scopes import format_node_label, get_module_name
+from lingeronnx.graph.name_mapping import format_node_label, get_module_name
 from lingeronnx.run.provenance import (
     apply_fixed_inputs,
     is_made_from,

@@ -21,7 +21,7 @@ import numpy as np
 from ...deprecation import keep_old_members
 from ...errors import ConfigError, DataError, suggest_nearest
 from ...graph import ir, operators
-from ...graph.module_scopes import format_node_label, get_module_name
+from ...graph.name_mapping import format_node_label, get_module_name
 from ...ops import is_relu_like
 from ...ops.functions.activation import get_clip_bounds
 from ...run.accuracy_warnings import OutputChecks, PredictionCounts

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...decibels import compute_sqnr_db
 from ...graph import ir
-from ...graph.module_scopes import get_module_name
+from ...graph.name_mapping import get_module_name
 from .finding import LayerFinding, make_finding
 from .join import ComparedTensor
 from .layer_examiner import LayerExaminer

@@ -23,7 +23,7 @@ from ...files import ensure_folder, write_text
 from ...formats import find_integer_op, is_quantized_domain, read_attributes
 from ...graph import ir
 from ...graph.attributes import get_number
-from ...graph.module_scopes import get_module_name
+from ...graph.name_mapping import get_module_name
 from ...plan import Affine, make_bias_qparams
 from ...run.session import Session
 from ..compare.real_values import RealValues
