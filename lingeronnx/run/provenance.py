@@ -1,10 +1,11 @@
-"""Record the origin of an integer graph, to detect whether it was changed since it was quantized.
+"""Read where an integer graph comes from: its float model, its settings, its tensors' float names.
 
-It is stored in the metadata under `METADATA_KEY`: {"from": digest of the float model, "graph":
-digest of the integer graph, "settings": settings of `quantize` that its scales depend on, without
-defaults, "fixed": inputs that were replaced by constants}. The plan has the settings as well.
-Digests are of the computation of the outputs (`graph.digests`), independent of the names of nodes
-and inner tensors, with fixed inputs as constants.
+The origin is recorded to detect whether the graph was changed since it was quantized. It is stored
+in the metadata under `METADATA_KEY`: {"from": digest of the float model, "graph": digest of the
+integer graph, "settings": settings of `quantize` that its scales depend on, without defaults,
+"fixed": inputs that were replaced by constants}. The plan has the settings as well. Digests are of
+the computation of the outputs (`graph.digests`), independent of the names of nodes and inner
+tensors, with fixed inputs as constants.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..formats import DEQUANT, QUANT, REQUANT, find_integer_op
 from ..graph import ir
 from ..graph.digests import compute_output_digest
 from ..graph.fixed_inputs import fix_inputs
@@ -25,6 +27,7 @@ __all__ = [
     "load_fixed_inputs",
     "load_quantize_settings",
     "load_source_digest",
+    "map_to_float_names",
     "store_provenance",
 ]
 
@@ -113,3 +116,28 @@ def is_made_from(model: ir.Model | None, source: ir.Model | None) -> bool:
     """
     origin = "" if model is None else load_source_digest(model)
     return bool(origin) and source is not None and origin == compute_output_digest(source)
+
+
+def map_to_float_names(graph: ir.Model) -> dict[str, str]:
+    """Map each integer tensor at a Quant or Dequant to the float tensor that it represents.
+
+    A tensor with several Dequants is mapped to the output of the first. A Requant only changes the
+    scale, so its output is mapped like its input, or else to its input. Other integer tensors are
+    missing.
+    """
+    float_names: dict[str, str] = {}
+    requants = []
+    for node in graph.graph:
+        integer_op = find_integer_op(node)
+        if integer_op is None or not node.inputs or node.inputs[0] is None:
+            continue
+        if integer_op is QUANT:
+            float_names[ir.output_name(node)] = ir.input_name(node)
+        elif integer_op is DEQUANT:
+            float_names.setdefault(ir.input_name(node), ir.output_name(node))
+        elif integer_op is REQUANT:
+            requants.append(node)
+    for node in requants:
+        source = ir.input_name(node)
+        float_names.setdefault(ir.output_name(node), float_names.get(source, source))
+    return float_names

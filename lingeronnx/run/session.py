@@ -26,10 +26,10 @@ from ..plan import Affine
 from ..targets import PLATFORMS, Target, get_target
 from .compiled_host import CompiledHost
 from .data import InputSpec
-from .float_names import map_to_float_names
 from .integer.runner import IntegerRunner, detect_target
 from .parts_runner import PartsRunner
 from .program_parts import split_into_parts
+from .provenance import map_to_float_names
 from .runners import FallbackSessionCache, FloatRunner, get_input_specs
 from .runners import Stream as Tensors
 from .runners.tail_runner import TailRunner

@@ -14,7 +14,7 @@ from lingeronnx.flow.lower import extract_plan, lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.run.float_names import map_to_float_names
+from lingeronnx.run.provenance import map_to_float_names
 from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import VENUS

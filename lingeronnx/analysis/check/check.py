@@ -22,8 +22,8 @@ from ...formats.node_validation import check_nodes
 from ...graph import ir
 from ...graph.name_mapping import restore_user_names
 from ...ops import Violation
-from ...run.float_names import map_to_float_names
 from ...run.integer.runner import detect_target
+from ...run.provenance import map_to_float_names
 from ...run.session import is_integer_graph
 from ...targets import LatencyOptions, Target, get_target
 from .float_graph import check_float

@@ -17,9 +17,9 @@ from ...graph import ir
 from ...plan import Affine
 from ...run.accuracy_warnings import MIN_SQNR_DB
 from ...run.data import Progress
-from ...run.float_names import map_to_float_names
 from ...run.memory import trim_memory
 from ...run.metrics import Agreement
+from ...run.provenance import map_to_float_names
 from ...run.runners import FloatRunner, get_input_specs
 from ...run.session import Session
 from ...run.streaming import Stream

@@ -19,9 +19,9 @@ from ...graph import ir
 from ...ops.macs import count_macs
 from ...plan import Affine
 from ...run.data import Progress
-from ...run.float_names import map_to_float_names
 from ...run.memory import trim_memory
 from ...run.metrics import Agreement
+from ...run.provenance import map_to_float_names
 from ...run.runners import FloatRunner
 from ...run.session import Session, open_lowered_session
 from ..partition import Partition
