@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from lingeronnx.errors import DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec, archives
-from lingeronnx.run.runners import loop_timeout
+from lingeronnx.run.runners import sessions
 from tests.cli.helpers import TINY, CommandFolder, samples, write_model
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])
@@ -116,7 +116,7 @@ def test_a_loop_without_end(here: CommandFolder) -> None:
 
 def test_a_loop_whose_end_is_computed(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of it ends after a while."""
-    monkeypatch.setattr(loop_timeout, "_DEFAULT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(sessions, "_DEFAULT_LOOP_TIMEOUT_SECONDS", 0.5)
     onnx.save(loop(1 << 62, "Not"), "loop.onnx")
     np.savez("four.npz", x=np.ones((2, 4), np.float32))
     told(here, "loops ran for 0.5 seconds", "simulate", "loop.onnx", "--input", "four.npz")

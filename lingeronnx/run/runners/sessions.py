@@ -1,11 +1,14 @@
 """Open models in onnxruntime, and run them.
 
-This is the only file that imports onnxruntime, and only when a float operator has to run.
+This is the only file that imports onnxruntime, and only when a float operator has to run. Runs of
+models with loops are stopped after a timeout: a loop may have no end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +17,7 @@ import onnx
 
 from ...errors import ConfigError, ModelError
 from ...graph import ir
-from .loop_timeout import contains_op, with_loop_timeout
+from ...graph.write_verification import iter_nodes_recursive
 from .ort_errors import explain_ort_error
 
 if TYPE_CHECKING:
@@ -22,7 +25,12 @@ if TYPE_CHECKING:
 
     OrtSession: TypeAlias = onnxruntime.InferenceSession
 
-__all__ = ["open_default_ort_session", "open_ort_session", "run_session", "to_array"]
+__all__ = [
+    "open_default_ort_session",
+    "open_ort_session",
+    "run_session",
+    "to_array",
+]
 
 #: Output types that onnxruntime can return as OrtValues, without copying all at once.
 _ORT_VALUE_TYPES = frozenset(
@@ -41,6 +49,8 @@ _ORT_VALUE_TYPES = frozenset(
         "uint32",
     )
 )
+
+_LOOP_TIMEOUT_VARIABLE, _DEFAULT_LOOP_TIMEOUT_SECONDS = "LINGERONNX_LOOP_SECONDS", 15.0
 
 
 def open_ort_session(
@@ -73,7 +83,7 @@ def open_ort_session(
     """
     import onnxruntime as ort
 
-    has_loop = contains_op(proto, "Loop")
+    has_loop = _contains_op(proto, "Loop")
     options = _make_session_options(threads, disable_optimizations)
     external_names = [
         tensor.name for tensor in proto.graph.initializer if tensor.name in external_constants
@@ -101,8 +111,10 @@ def open_ort_session(
             )
         raise ModelError(f"onnxruntime cannot run {label}: {explain_ort_error(error)}") from error
     if has_loop:
-        session.run = with_loop_timeout(session.run, ort.RunOptions)
-        session.run_with_ort_values = with_loop_timeout(session.run_with_ort_values, ort.RunOptions)
+        session.run = _with_loop_timeout(session.run, ort.RunOptions)
+        session.run_with_ort_values = _with_loop_timeout(
+            session.run_with_ort_values, ort.RunOptions
+        )
     return session
 
 
@@ -138,7 +150,7 @@ def _unsafe_optimizers(proto: onnx.ModelProto) -> list[str]:
     For models with If nodes it is the one that inlines branches with a constant condition:
     onnxruntime 1.32 crashes there if nested branches have known shapes.
     """
-    return ["ConstantFolding"] if contains_op(proto, "If") else []
+    return ["ConstantFolding"] if _contains_op(proto, "If") else []
 
 
 def open_default_ort_session(content: bytes, label: str) -> OrtSession:
@@ -208,3 +220,63 @@ def _requested_threads() -> int:
         return get_configured_threads()
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _contains_op(proto: onnx.ModelProto, op_type: str) -> bool:
+    """Whether a model, with subgraphs and functions, has a node of type `op_type`."""
+    nodes = list(proto.graph.node)
+    for function in proto.functions:
+        nodes += function.node
+    return any(node.op_type == op_type for node in iter_nodes_recursive(nodes))
+
+
+def _with_loop_timeout(
+    run: Callable[..., Any], make_options: Callable[[], Any]
+) -> Callable[..., Any]:
+    """Return a function that calls onnxruntime's `run` and stops it after a timeout.
+
+    It then raises ModelError. The timeout is LINGERONNX_LOOP_SECONDS, read at each call.
+    `make_options` creates onnxruntime's options of a run.
+    """
+
+    def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - types of onnxruntime
+        """Run the session on `feeds` and return the tensors `names`, as the wrapped `run` does.
+
+        A timer ends the run after the time limit; ModelError is raised then. Other errors are
+        passed on.
+        """
+        limit, options = _read_loop_timeout_seconds(), make_options()
+        timer = threading.Timer(limit, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            return run(names, feeds, options)
+        except Exception as error:
+            if options.terminate:
+                raise ModelError(
+                    f"loops ran for {limit:g} seconds, the limit set by "
+                    f"{_LOOP_TIMEOUT_VARIABLE}; reduce the batch size, or export the model with "
+                    "fewer iterations"
+                ) from error
+            raise
+        finally:
+            timer.cancel()
+
+    return run_with_timeout
+
+
+def _read_loop_timeout_seconds() -> float:
+    """Return the seconds in LINGERONNX_LOOP_SECONDS, or the default if it is unset or empty.
+
+    Raises ConfigError unless it is a positive number.
+    """
+    text = os.environ.get(_LOOP_TIMEOUT_VARIABLE) or str(_DEFAULT_LOOP_TIMEOUT_SECONDS)
+    try:
+        limit = float(text)
+        if not 0 < limit < threading.TIMEOUT_MAX:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(
+            f"{_LOOP_TIMEOUT_VARIABLE}={text}: expected a positive number of seconds"
+        ) from None
+    return limit
