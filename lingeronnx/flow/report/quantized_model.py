@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from ...conversion import convert
 from ...deprecation import accept_old_parameters, keep_old_members
 from ...errors import ConstraintError
+from ...escaping import escape_html
 from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...graph import ir
 from ...ops.chip_part import extract_chip_part
@@ -28,10 +29,11 @@ from ...run.session import Session, open_lowered_session
 from ...targets import Target
 from ..planning.planned_model import PlanBasis
 from .fidelity import measure_tensor_sqnr
-from .notebook import render_notebook_html
 from .report import Report, format_packer_command
 
-__all__ = ["QuantizedModel", "WrittenFiles"]
+__all__ = ["QuantizedModel", "WrittenFiles", "render_notebook_html"]
+
+_MAX_NOTEBOOK_ROWS = 5  # float nodes and layers that are listed
 
 
 @keep_old_members("0.3", parts="chip_parts")
@@ -269,3 +271,52 @@ class QuantizedModel:
     ) -> np.ndarray | list[np.ndarray]:
         """Run the integer graph on a batch; inputs and outputs are those of `Session`."""
         return self.runner(inputs)
+
+
+def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
+    """Render the main facts of a report and its worst layers as an HTML fragment.
+
+    Parameters
+    ----------
+    report
+        Report of the quantized model. All names are escaped.
+    layers
+        SQNR in dB by tensor.
+    """
+    chip = ""
+    if report.is_chip:
+        chip = ", chip-ready" if report.chip_ready else ", not chip-ready"
+    facts = [
+        ("platform", f"{report.platform}, {report.mode}{chip}"),
+        ("integer MACs", report.macs_text),
+    ]
+    for name, measures in report.outputs.items():
+        text = f"{measures['sqnr']:.1f} dB, cosine {measures['cosine']:.5f} {report.measured_on}"
+        if name in report.doubts:
+            text += f" ({report.doubts[name]})"
+        facts.append((f"output {name}", text))
+    if report.accuracy is not None:
+        accuracy = report.accuracy
+        values = f"{accuracy['float']:.2f} -> {accuracy['integer']:.2f} {accuracy['unit']}"
+        facts.append((str(accuracy["metric"]), values))
+    for node in report.float_nodes[:_MAX_NOTEBOOK_ROWS]:
+        facts.append(("in float", f"{node.op_type} {node.node}: {node.why}"))
+    facts += [("warning", warning) for warning in report.warnings]
+    worst_layers = sorted(layers.items(), key=lambda item: item[1])[:_MAX_NOTEBOOK_ROWS]
+    body = _render_table("", facts)
+    if worst_layers:
+        rows = [(name, f"{sqnr_db:.1f} dB") for name, sqnr_db in worst_layers]
+        body += _render_table("Layers with the lowest SQNR", rows)
+    return f"<div><b>Quantized model</b>{body}</div>"
+
+
+def _render_table(title: str, rows: list[tuple[str, str]]) -> str:
+    """Render a table of two columns as HTML, with an optional title."""
+    cells = "".join(
+        (
+            f'<tr><td style="text-align:left">{escape_html(label)}</td><td '
+            f'style="text-align:left">{escape_html(text)}</td></tr>'
+        )
+        for label, text in rows
+    )
+    return f"{f'<p>{escape_html(title)}</p>' if title else ''}<table>{cells}</table>"
