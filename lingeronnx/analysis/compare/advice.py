@@ -24,9 +24,8 @@ from .finding import LayerFinding
 from .input_causes import diagnose_inputs
 from .input_layout import InputLayoutCheck
 from .join import ComparedTensor, TensorJoin
-from .layer_causes import UNSPECIFIC_KINDS, diagnose_broken_layer
 from .layer_examiner import LayerExaminer
-from .scale_causes import diagnose_scale, has_same_scale
+from .scale_causes import UNSPECIFIC_KINDS, diagnose_broken_layer, diagnose_scale, has_same_scale
 
 __all__ = ["LayerFinding", "diagnose", "find_parent_rows", "format_options"]
 
