@@ -6,12 +6,12 @@ import subprocess
 import numpy as np
 import pytest
 
-from lingeronnx.deployment.c_program import loop_rolling
+from lingeronnx.deployment.c_program.call_writer import roll_loops
 
 
 def run(tmp_path, steps, name):
     """Return what a program prints that runs the steps."""
-    lines = loop_rolling.roll_loops(steps)
+    lines = roll_loops(steps)
     text = "\n".join(
         [
             "#include <stdint.h>",
@@ -66,11 +66,11 @@ def test_what_is_worth_a_loop():
     number.
     """
     step = [[f"    SHOW({k}, 0);", f"    AT({16 * k});", "    AT(7);"] for k in range(6)]
-    text = "\n".join(loop_rolling.roll_loops([(f"s{k}", lines) for k, lines in enumerate(step)]))
+    text = "\n".join(roll_loops([(f"s{k}", lines) for k, lines in enumerate(step)]))
     assert text.count("AT(") == 2
     assert "step < 6" in text
     assert "{80}," in text
     assert "AT(7)" in text
     assert "for" not in "\n".join(
-        loop_rolling.roll_loops([(f"s{k}", lines) for k, lines in enumerate(step[:2])])
+        roll_loops([(f"s{k}", lines) for k, lines in enumerate(step[:2])])
     )
