@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from ...graph import ir
-from .functions import DOMAIN
 from .tie_offsets import FLOAT32_EXACT_LIMIT
 from .verification import (
     MatchCount,
@@ -14,7 +13,7 @@ from .verification import (
     open_as_user,
     random_feeds,
 )
-from .write import ExactGraph, write_exact
+from .write import DOMAIN, ExactGraph, write_exact
 
 __all__ = ["ExactFile"]
 

@@ -6,13 +6,13 @@ Each operator is written in the first of these forms that applies:
     offset     the float operator, with half a step of its sum added to the result (`tie_offsets`)
     table      an elementwise function: Gather
     floor      a Quant: floor(x * scale + 1/2) as the simulator rounds, then QuantizeLinear
-    function   a model-local function of integer operators (`functions`), if requested
+    function   a model-local function of integer operators (`_WRITERS`), if requested
     float      as `qdq_writer` does: not exact, and reported
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,8 +29,10 @@ from ...graph.attributes import get_number, get_scales
 from ...plan import Affine
 from ...run.integer.bind import bind_kernel
 from ..qdq_writer import QdqGraph, QdqWriter
-from .functions import DOMAIN, build_kernel_function
-from .nodes import NotExactError
+from .layers import LAYER_WRITERS, KernelWriter, Shapes
+from .nodes import IntegerNodes, NotExactError
+from .recurrent import RECURRENT_WRITERS
+from .rows import ROW_WRITERS
 from .tie_offsets import (
     FLOAT32_EXACT_LIMIT,
     TieOffset,
@@ -39,7 +41,7 @@ from .tie_offsets import (
     compute_tie_offset,
 )
 
-__all__ = ["ExactGraph", "write_exact"]
+__all__ = ["DOMAIN", "ExactGraph", "build_kernel_function", "write_exact"]
 
 #: Kernels that move or select integers, and do not round.
 _EXACT_KERNELS = (
@@ -56,6 +58,14 @@ _EXACT_KERNELS = (
 )
 
 _DOUBLE = int(ir.DataType.DOUBLE)
+
+#: Domain of the functions.
+DOMAIN = "lingeronnx.integers"
+_WRITERS: Mapping[type[Kernel], KernelWriter] = {
+    **LAYER_WRITERS,
+    **ROW_WRITERS,
+    **RECURRENT_WRITERS,
+}
 
 
 @dataclass(frozen=True)
@@ -435,3 +445,39 @@ def _integer_dtype(bits: int) -> np.dtype:
     if bits <= 8:
         return np.dtype("int8")
     return np.dtype("int16" if bits <= 16 else "int32")
+
+
+def build_kernel_function(
+    kernel: Kernel, name: str, shapes: Shapes, types: Sequence[np.dtype], opset: int
+) -> ir.Function:
+    """Build a function that computes the same integers as a kernel.
+
+    Its inputs are named x0, x1, ..., its outputs y0, y1, ...
+
+    Parameters
+    ----------
+    kernel
+        Kernel of the simulator.
+    name
+        Name of the function.
+    shapes
+        Shapes of the inputs; the batch dimension is ignored if the kernel works sample by sample.
+    types
+        Types of the inputs.
+    opset
+        Opset of the function's nodes.
+
+    Raises
+    ------
+    NotExactError
+        If the kernel has no exact form in integer operators.
+    """
+    if type(kernel) not in _WRITERS:
+        raise NotExactError(f"{type(kernel).__name__} has no form in integer operators")
+    builder = IntegerNodes()
+    inputs = [ir.Value(name=f"x{index}") for index in range(len(types))]
+    outputs = _WRITERS[type(kernel)](builder, kernel, inputs, shapes, types)
+    for index, value in enumerate(outputs):
+        value.name = f"y{index}"
+    body = ir.Graph(inputs, outputs, nodes=builder.nodes, opset_imports={"": opset}, name=name)
+    return ir.Function(DOMAIN, name, graph=body, attributes=[])
