@@ -27,10 +27,10 @@ from .flow import QuantizedModel
 from .flow.report import Report, format_findings, format_float_nodes, format_rewrites
 from .graph import ir
 from .json_values import to_json_value
-from .number_format import format_decibels
 from .pages import PageSection, components, render_page
 from .run.session import is_integer_graph
 from .search.page import render_search_section
+from .text import format_decibels
 
 __all__ = ["report"]
 

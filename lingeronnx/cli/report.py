@@ -14,9 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..escaping import escape_invisible
-from ..message_grouping import SCREEN_LINES, count_screen_lines, merge_similar_lines, truncate_lines
-from ..number_format import difference_unit, format_decibels, format_value
 from ..targets import DEFAULT
+from ..text import (
+    SCREEN_LINES,
+    count_screen_lines,
+    difference_unit,
+    format_decibels,
+    format_value,
+    merge_similar_lines,
+    truncate_lines,
+)
 from .show import (
     print_facts,
     print_line,

@@ -12,11 +12,11 @@ from typing import Any
 from ..analysis.sensitivity.journal import ResumeHints
 from ..analysis.sensitivity.ranking import Sensitivity
 from ..analysis.sensitivity.sensitivity import sensitivity
-from ..analysis.text import format_table
 from ..errors import ConfigError
 from ..files import ensure_folder, write_text
 from ..flow import require_data
 from ..graph import ir
+from ..text import format_table
 
 __all__ = ["AnalysisQuant"]
 

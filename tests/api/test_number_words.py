@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.number_format import difference_unit, format_decibels, format_value
 from lingeronnx.report_page import report
+from lingeronnx.text import difference_unit, format_decibels, format_value
 from tests.nets import plain, samples
 
 

@@ -14,7 +14,10 @@ from ...flow.report import FloatNode, format_findings, format_float_nodes, forma
 from ...flow.report.merges import MergeOption
 from ...flow.report.program import PartReport, ProgramReport
 from ...legalization import AppliedRewrite
-from ...message_grouping import (
+from ...ops import Violation
+from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
+from ...targets.verdict import combine_bases
+from ...text import (
     SCREEN_LINES,
     count_screen_lines,
     format_violations,
@@ -23,9 +26,6 @@ from ...message_grouping import (
     merge_similar_lines,
     truncate_lines,
 )
-from ...ops import Violation
-from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
-from ...targets.verdict import combine_bases
 
 __all__ = ["Check", "WorkedAround"]
 

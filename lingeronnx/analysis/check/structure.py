@@ -27,7 +27,7 @@ from ...formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
 from ...graph import ir
 from ...ops import Violation
 from ...plan import Affine, Plan
-from ..text import format_table
+from ...text import format_table
 from .suspicions import LIMIT_KIND, Suspicion, find_graph_suspicions, find_model_suspicions
 
 __all__ = ["RESULT_FILE", "Structure", "count_uses", "describe_integer_graph", "describe_model"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from ...deprecation import keep_old_members
 from ...escaping import escape_invisible, join_lines
+from ...text import wrap_text
 from ..stats.pair_measures import METRICS
-from ..text import wrap_text
 from .advice import format_options
 from .finding import LayerFinding
 from .join import ComparedTensor, TensorJoin

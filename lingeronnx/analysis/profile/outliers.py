@@ -32,9 +32,9 @@ from ...graph import ir
 from ...plan import Affine
 from ...run.data import Data, Progress
 from ...run.session import Session
+from ...text import format_table
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution
-from ..text import format_table
 
 __all__ = [
     "MAX_RATIO",

@@ -12,9 +12,9 @@ from typing import Any
 
 from ...graph import ir, operators
 from ...graph.detached_nodes import make_detached_node, make_detached_value
-from ...message_grouping import group_by_key
 from ...ops import can_lower
 from ...targets import PLATFORMS, Target
+from ...text import group_by_key
 
 __all__ = ["MergeOption", "find_merge_options"]
 

@@ -13,12 +13,18 @@ from typing import Any
 
 from ...graph import ir
 from ...legalization import AppliedRewrite
-from ...message_grouping import format_violations, group_by_key, mask_quotes_and_numbers
-from ...number_format import difference_unit, format_decibels, format_value
 from ...ops.macs import count_macs
 from ...run.evaluation import Evaluation
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
+from ...text import (
+    difference_unit,
+    format_decibels,
+    format_value,
+    format_violations,
+    group_by_key,
+    mask_quotes_and_numbers,
+)
 from ..assign.imported_scales import ImportedQParams
 from ..partition import consumers_of, producers_of
 from .mac_shares import MacShares

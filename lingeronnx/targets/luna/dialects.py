@@ -33,8 +33,8 @@ from ...formats import (
 )
 from ...formats.normalization import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
 from ...graph import ir
-from ...message_grouping import merge_similar_lines
 from ...plan import Affine
+from ...text import merge_similar_lines
 from .._target import Target
 from ..arithmetic import LutArithmetic, TableInputRule
 

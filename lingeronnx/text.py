@@ -1,4 +1,4 @@
-"""Merging of similar messages, and preparation of text for the terminal.
+"""Text of messages and pages: similar messages merged, values with units, tables, wrapped lines.
 
 Messages are similar if they differ only in quoted strings and numbers. This module handles text
 only, not graphs.
@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
+
+from .escaping import escape_invisible
 
 __all__ = [
     "SCREEN_LINES",
     "count_screen_lines",
+    "difference_unit",
+    "format_decibels",
+    "format_table",
+    "format_value",
     "format_violations",
     "group_by_key",
     "mask_quotes_and_numbers",
     "merge_similar_lines",
     "truncate_lines",
+    "wrap_text",
 ]
 
 #: Lines and columns of a screen, the maximum size of a report unless the user requests all of it.
@@ -29,6 +37,8 @@ _T = TypeVar("_T")
 
 _QUOTED = re.compile(r"'[^']*'")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+_PARAGRAPH_COLUMNS = 80  # of wrapped text
 
 
 def mask_quotes_and_numbers(text: str) -> str:
@@ -113,3 +123,65 @@ def _first_number(value: str) -> float | None:
     """Return the first number in a string, with "," as thousands separator; None without any."""
     number = _NUMBER.search(value)
     return None if number is None else float(number.group().replace(",", ""))
+
+
+def format_value(value: float, unit: str) -> str:
+    """Format a value with its unit: two decimals, or six significant digits without a unit.
+
+    In dB, values that are not finite become words.
+    """
+    if unit == "dB":
+        return format_decibels(value)
+    return f"{value:.2f} {unit}" if unit else f"{value:.6g}"
+
+
+def format_decibels(value: float) -> str:
+    """Format a level in dB with two decimals; values that are not finite become words.
+
+    NaN is "not finite", infinity "infinite (equal)", -infinity "-infinite".
+    """
+    if math.isnan(value):
+        return "not finite"
+    if math.isfinite(value):
+        return f"{value:.2f} dB"
+    return "infinite (equal)" if value > 0 else "-infinite"
+
+
+def difference_unit(unit: str) -> str:
+    """Return the unit of a difference of two values in `unit`: "%" becomes "points"."""
+    return unit.replace("%", "points")
+
+
+def wrap_text(text: str, head: str, indent: str) -> list[str]:
+    """Wrap text to lines of 80 columns without breaking names, and return the list of lines.
+
+    The first line begins with `head`, the others with `indent`. Invisible characters are escaped; a
+    longer name makes a longer line. Empty for an empty text.
+    """
+    return textwrap.wrap(
+        escape_invisible(text),
+        _PARAGRAPH_COLUMNS,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a left-aligned table with ``+---+`` around the head and below the last row.
+
+    Cells are separated by ``|``; invisible characters of rows are escaped, those of `head` are not.
+    The text ends with a newline. Raises ValueError if a row has another number of cells than
+    `head`.
+    """
+    lines = [list(head)]
+    for row in rows:
+        lines.append([escape_invisible(str(cell)) for cell in row])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    text = []
+    for line in lines:
+        cells = [f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True)]
+        text.append("|" + "|".join(cells) + "|")
+    return "\n".join([rule, text[0], rule, *text[1:], rule, ""])
