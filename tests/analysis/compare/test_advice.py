@@ -300,7 +300,7 @@ def test_the_whole_table(sampled_dense, kind):
         spoiled = [kind(net, np.random.default_rng(seed)) for seed in range(many)]
         plain = (
             compare(*net.quantized(net.proto), net.data).findings
-            if spoiled[0].line == PLAIN
+            if spoiled[0].expected_sentence == PLAIN
             else ()
         )
         own = {(finding.kind, finding.layer) for finding in plain}
