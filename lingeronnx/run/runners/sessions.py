@@ -223,7 +223,7 @@ def _requested_threads() -> int:
 
 
 def _contains_op(proto: onnx.ModelProto, op_type: str) -> bool:
-    """Whether a model, with subgraphs and functions, has a node of type `op_type`."""
+    """Whether `proto`, with subgraphs and functions, has a node of type `op_type`."""
     nodes = list(proto.graph.node)
     for function in proto.functions:
         nodes += function.node
