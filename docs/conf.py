@@ -3,6 +3,10 @@
 `make docs` builds it, in English and in Chinese (CONTRIBUTING.md).
 """
 
+import re
+from pathlib import Path
+from typing import Any
+
 import lingeronnx
 
 project = "lingeronnx"
@@ -39,3 +43,28 @@ html_sidebars = {
         "sidebar/scroll-end.html",
     ]
 }
+
+_REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">{0}</a>\n'
+
+
+def read_redirects() -> dict[str, str]:
+    """Return earlier names of pages and their present ones, from the table of development/pages.md."""
+    table = (Path(__file__).parent / "development" / "pages.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w/-]+) \| \[[^\]]*\]\(\.\./([\w/-]+)\.md\)", table, re.MULTILINE)
+    return dict(rows)
+
+
+def write_redirects(app: Any, exception: Exception | None) -> None:
+    """Write a page for each earlier name that leads to the present one."""
+    if exception is None and app.builder.name == "html":
+        for old, new in read_redirects().items():
+            target = Path(app.outdir) / f"{old}.html"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(
+                _REDIRECT.format("../" * old.count("/") + f"{new}.html"), encoding="utf-8"
+            )
+
+
+def setup(app: Any) -> None:
+    """Connect the redirects to the end of a build."""
+    app.connect("build-finished", write_redirects)

@@ -34,27 +34,32 @@ __all__ = [
 DOCS = Path(__file__).parents[1]
 LOCALE = DOCS / "locale" / "zh_CN" / "LC_MESSAGES"
 
-#: Pages that are translated, in the order of a user's day.
+#: Pages that are translated, at least in part; what is not shows in English.
 CHOSEN = (
     "index",
     "tutorials/first-model",
     "tutorials/own-model",
-    "how-to/read-the-report",
-    "how-to/accuracy-dropped",
-    "how-to/streams",
-    "how-to/deploy",
-    "explanation/parts",
-    "explanation/latency",
     "tutorials/fine-tuning",
-    "how-to/repair-old-graphs",
     "tutorials/coming-from",
     "tutorials/coming-from-linger",
     "tutorials/coming-from-onnxruntime",
     "tutorials/coming-from-ppq",
     "tutorials/coming-from-paddleslim",
     "tutorials/coming-from-horizon",
-    "reference/errors",
+    "how-to/read-the-report",
+    "how-to/accuracy-dropped",
+    "how-to/not-chip-ready",
+    "how-to/too-slow",
+    "how-to/too-large",
+    "how-to/streams",
+    "how-to/several-outputs",
+    "how-to/four-bit-weights",
+    "how-to/deploy",
+    "how-to/repair-old-graphs",
     "how-to/install",
+    "explanation/parts",
+    "explanation/latency",
+    "reference/errors",
     "reference/stability",
 )
 
@@ -150,7 +155,9 @@ def main(folder: Path) -> None:
     shutil.rmtree(chosen, ignore_errors=True)
     chosen.mkdir()
     for page in CHOSEN:
-        shutil.copy(folder / f"{page}.pot", chosen)
+        template = chosen / f"{page}.pot"
+        template.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / f"{page}.pot", template)
     call = [
         "sphinx_intl",
         "update",

@@ -1,7 +1,11 @@
-"""Every link between pages leads to a file that is there, and to a heading that it has."""
+"""Every link between pages leads to a file that is there, and to a heading that it has.
+
+Pages that were moved are redirected to pages that are there.
+"""
 
 import re
 
+from docs.conf import read_redirects
 from docs.pages import DOCS
 from tests.each import check_each
 
@@ -36,6 +40,43 @@ def test_links_lead_somewhere():
         links += [(page, link) for link in LINK.findall(prose(text))]
     assert len(links) > 100
     check_each(check, [(page, link) for page, link in links if not re.match(r"[a-z]+://", link)])
+
+
+def test_links_of_results_and_guides_lead_somewhere():
+    """The same for pages outside the site; those of the site they may link, too."""
+    root = DOCS.parent
+    pages = [*(root / "benchmarks" / "results").glob("*.md"), root / "CONTRIBUTING.md"]
+    pages += [root / "examples" / "README.md", root / "models" / "README.md"]
+
+    def check(page, link):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists()
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8"))
+
+    links = []
+    for page in pages:
+        found = LINK.findall(prose(page.read_text(encoding="utf-8")))
+        links += [(page, link) for link in found if not re.match(r"[a-z]+://", link)]
+    assert len(links) > 20
+    check_each(check, links)
+
+
+def test_results_that_pages_name_are_there():
+    """Names such as `benchmarks/results/peers.md` in the text of a page."""
+    named = set()
+    for page in PAGES:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        named |= set(re.findall(r"`(benchmarks/[\w/-]+\.(?:md|py|js|json))`", text))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (DOCS.parent / name).is_file()] == []
+
+
+def test_moved_pages_are_redirected():
+    redirects = read_redirects()
+    assert len(redirects) > 50
+    assert [new for new in redirects.values() if not (DOCS / f"{new}.md").is_file()] == []
+    assert set(redirects) & {page.removesuffix(".md") for page in PAGES} == set()
 
 
 def test_the_test_sees_links():
