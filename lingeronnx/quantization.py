@@ -35,14 +35,14 @@ from .flow import (
     try_host_offload,
 )
 from .flow.assign import describe_ineffective_overrides
-from .flow.config import AUTO_WEIGHT_BITS, QuantConfig
+from .flow.config import QuantConfig
 from .flow.prepare.settings import resolve_config
-from .flow.settings import QuantSettings
 from .graph import ir
 from .plan import Plan
 from .qdq.encodings import Encodings
 from .run.data import Progress, resolve_source_path
 from .search import Goal, search
+from .settings import AUTO_WEIGHT_BITS, QuantSettings
 from .targets import Target, get_target
 from .targets.objective import TIME
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
+
+from lingeronnx.cli import main
 from lingeronnx.flow.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
+from lingeronnx.settings import SETTINGS
 
 from .markdown import MADE, cell, table
 
@@ -18,6 +22,8 @@ _HEAD = f"""{MADE}
 `lingeronnx schema NAME` prints the JSON Schema of each file; editors that know it complete and check `quant.yaml` as it
 is typed. The fields of the first level:
 """
+_OVERRIDE_HEAD = """The settings of a selector in `overrides`; none is set by default:
+"""
 
 
 def page() -> str:
@@ -25,16 +31,64 @@ def page() -> str:
     lines = [_HEAD]
     for name, what in SCHEMA_DESCRIPTIONS.items():
         schema = make_json_schema(name)
-        needed = schema.get("required", [])
         lines += [f"## {name}", "", f"{what[0].upper()}{what[1:]}.", ""]
-        lines += table(
-            ["field", "type", ""],
-            (
-                [f"`{field}`", cell(_type(of, schema)), cell(_text(field, of, needed))]
-                for field, of in schema["properties"].items()
-            ),
-        )
+        lines += _settings(schema) if name == "quant" else _fields(schema)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _fields(schema: dict[str, Any]) -> list[str]:
+    """Return the table of the fields of an object."""
+    needed = schema.get("required", [])
+    return table(
+        ["field", "type", ""],
+        (
+            [f"`{field}`", cell(_type(of, schema)), cell(_text(field, of, needed))]
+            for field, of in schema["properties"].items()
+        ),
+    )
+
+
+def _settings(schema: dict[str, Any]) -> list[str]:
+    """Return the table of the settings, with their options of `quantize`, and that of overrides."""
+    options = {option.name: option for option in main.commands["quantize"].params}
+    settings = table(
+        ["setting", "option", "type", "", "default"],
+        (
+            [
+                f"`{name}`",
+                _spelling(options.get(name)),
+                cell(_type(of, schema)),
+                cell(of["description"]),
+                _default(name),
+            ]
+            for name, of in schema["properties"].items()
+        ),
+    )
+    overrides = table(
+        ["setting", "type", ""],
+        (
+            [f"`{name}`", cell(_type(of, schema)), cell(of["description"])]
+            for name, of in schema["$defs"]["Override"]["properties"].items()
+        ),
+    )
+    return [*settings, _OVERRIDE_HEAD, *overrides]
+
+
+def _spelling(option: click.Parameter | None) -> str:
+    """Return the spellings of an option with the placeholder of its value; empty for None."""
+    if option is None:
+        return ""
+    spellings = (*option.opts, *option.secondary_opts)
+    value = f" {option.metavar}".replace("|", "\\|") if option.metavar else ""
+    return " / ".join(f"`{spelling}{value}`" for spelling in spellings)
+
+
+def _default(name: str) -> str:
+    """Return the default of a setting: as in YAML, in words, or empty."""
+    setting = SETTINGS[name]
+    if isinstance(setting.default, bool | int | float | str):
+        return f"`{json.dumps(setting.default)}`"
+    return cell(setting.default_label)
 
 
 def _text(field: str, of: dict[str, Any], needed: list[str]) -> str:

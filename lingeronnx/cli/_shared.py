@@ -12,8 +12,7 @@ import click
 from ..errors import ConfigError
 from ..escaping import join_shell
 from ..json_values import to_json_value
-from ..targets import DEFAULT, PLATFORMS
-from ..targets.objective import OBJECTIVES
+from ..settings import SETTINGS, Setting
 from .terminal import echo_text
 
 __all__ = [
@@ -37,7 +36,8 @@ __all__ = [
     "picture_options",
     "print_json",
     "quantize_options",
-    "state_option",
+    "setting_option",
+    "state_options",
     "timing_options",
     "worker_options",
 ]
@@ -123,29 +123,6 @@ def json_option(command: Command) -> Command:
     )(command)
 
 
-def batch_options(command: Command) -> Command:
-    """Add --batch and --limit to a command."""
-    options = (
-        click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch."),
-        click.option(
-            "--limit", type=click.IntRange(1), metavar="N", help="Use only the first N samples."
-        ),
-    )
-    return _add_options(command, options)
-
-
-def state_option(command: Command) -> Command:
-    """Add --state and --calls to a command."""
-    option = click.option(
-        "--state",
-        multiple=True,
-        metavar="OUT=IN",
-        help="Feed output OUT back to input IN; the items of DATA are consecutive calls. "
-        "Repeatable.",
-    )
-    return option(calls_option(command))
-
-
 class _CallCountType(click.ParamType):
     """A number of calls: a positive integer, or "all"."""
 
@@ -161,17 +138,6 @@ class _CallCountType(click.ParamType):
         if not text.isdecimal() or int(text) < 1:
             self.fail(f"{text!r} is not a positive integer or 'all'", param, ctx)
         return int(text)
-
-
-def calls_option(command: Command) -> Command:
-    """Add --calls to a command with --state."""
-    return click.option(
-        "--calls",
-        type=_CallCountType(),
-        metavar="N",
-        help="With --state: divide each item of the data, such as an .npz file, into N consecutive "
-        "calls; all: one call per sample.  [default: each item is one call]",
-    )(command)
 
 
 def worker_options(command: Command) -> Command:
@@ -290,128 +256,6 @@ def _parse_numbers(option: str, text: str) -> list[float]:
         raise click.UsageError(f"{option} {text}: write numbers separated by commas") from None
 
 
-def _parse_bits(text: str) -> int | str:
-    """Parse a number of bits; "auto" is returned as it is. ValueError for other text."""
-    return text if text == "auto" else int(text)
-
-
-_QUANTIZE_OPTIONS = (
-    click.option(
-        "--platform",
-        metavar="NAME",
-        help=f"{' | '.join(target.name for target in PLATFORMS)}  [default: {DEFAULT}]",
-    ),
-    click.option(
-        "--mode",
-        type=click.Choice(["q-value", "max-value"]),
-        help="Scales: powers of two, or any value.  [default: q-value]",
-    ),
-    click.option("--bits", type=int, metavar="N", help="Bits of activations.  [default: 8]"),
-    click.option(
-        "--weight-bits",
-        type=_parse_bits,
-        metavar="N|auto",
-        help="Bits of weights; 4 where the chip supports it. auto: per layer, as few as --max-drop "
-        "or --min-sqnr allow, or as many as --max-flash or --max-ms allow.  [default: 8]",
-    ),
-    click.option(
-        "--weight-scales",
-        metavar="tensor|channel|group:N",
-        help="Granularity of weight scales: per tensor, per output channel, or (generic, fully "
-        "connected layers) per N weights of a row.  [default: tensor]",
-    ),
-    click.option(
-        "--activations",
-        type=click.Choice(["symmetric", "asymmetric"]),
-        help="asymmetric: with zero points (generic).  [default: symmetric]",
-    ),
-    click.option(
-        "--calibrator",
-        type=click.Choice(["max", "percentile", "mse", "kl"]),
-        help="Method that chooses the range of a tensor.  [default: mse]",
-    ),
-    click.option(
-        "--effort",
-        type=click.Choice(["fast", "normal", "best"]),
-        help="Time to spend on accuracy.  [default: normal]",
-    ),
-    click.option(
-        "--fit/--no-fit",
-        default=None,
-        help="Rewrite layers that exceed a limit of the chip.  [default: fit]",
-    ),
-    click.option(
-        "--require-chip", is_flag=True, default=None, help="Fail if the graph is not chip-ready."
-    ),
-    click.option(
-        "--parts",
-        type=click.IntRange(1, 1),
-        metavar="1",
-        help="Do not split a model that is not chip-ready into several chip parts.",
-    ),
-    click.option(
-        "--cells",
-        type=click.Choice(["auto", "chip", "host"]),
-        default=None,
-        help="Where recurrent cells with fed-back states run. auto: in float on the host if "
-        "held-out calls show that it is more accurate.  [default: auto]",
-    ),
-    click.option(
-        "--max-parts",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Maximum number of chip parts; layers that prevent it move to the host.  "
-        "[default: no limit]",
-    ),
-    click.option(
-        "--skip",
-        multiple=True,
-        metavar="SELECTOR",
-        help="Keep nodes in float: a node or tensor name, a glob, or type:Conv; NAME..: it and all "
-        "nodes downstream; ..NAME: it and all nodes upstream. Repeatable.",
-    ),
-    click.option(
-        "--override",
-        "overrides",
-        multiple=True,
-        metavar="SELECTOR=KEY:VALUE,...",
-        help="Settings of single tensors: calibrator, percentile, scale (such as 2^-7), bits, "
-        "weight_bits, out_bits. Repeatable.",
-    ),
-    click.option(
-        "--config",
-        type=PATH_TYPE,
-        metavar="FILE",
-        help="Read options from a YAML file; the command line takes precedence.",
-    ),
-    click.option(
-        "--notes",
-        type=click.Choice(["short", "full"]),
-        help="full: report every finding, node, layer and rejected graph rewrite.  "
-        "[default: short]",
-    ),
-    click.option(
-        "--objective",
-        type=click.Choice(OBJECTIVES),
-        help="How to choose between equivalent graphs. accuracy: fastest by measured costs; time: "
-        "also by costs of other chips, and constants stay in shared memory for any gain; memory: "
-        "only if shared memory does not grow; plain: no rewriting.  [default: accuracy]",
-    ),
-    click.option(
-        "--debug-dump",
-        type=PATH_TYPE,
-        metavar="DIR",
-        help="Write the graph after each pass to DIR, with the changes or the reasons for none.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Seed of all random numbers.  [default: 0]",
-    ),
-)
-
-
 def _parse_shapes(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, tuple[int, ...]] | None:
@@ -455,69 +299,111 @@ def _parse_batch_axes(
     return batch_axes or None
 
 
-_INPUT_SIZE_OPTIONS = (
-    click.option(
-        "--fix",
-        multiple=True,
-        metavar="INPUT=VALUE",
-        callback=_parse_fixed_inputs,
-        help="Turn an input with a constant value, such as a sampling rate, into a constant. "
-        "Repeatable.",
-    ),
-    click.option(
-        "--input-shape",
-        multiple=True,
-        metavar="INPUT=D,D,...",
-        callback=_parse_shapes,
-        help="Shape of an input whose dimensions the file leaves open. Repeatable.",
-    ),
-)
-_BATCH_AXIS = click.option(
-    "--batch-axis",
-    multiple=True,
-    metavar="INPUT=K|none",
-    callback=_parse_batch_axes,
-    help="Batch axis of an input; none: the input has no batch. Repeatable.",
-)
+def _parse_bits(text: str) -> int | str:
+    """Parse a number of bits; "auto" is returned as it is. ValueError for other text."""
+    return text if text == "auto" else int(text)
 
 
-def input_size_options(command: Command) -> Command:
-    """Add --fix and --input-shape to a command."""
-    return _add_options(command, _INPUT_SIZE_OPTIONS)
+#: Setting -> type of the values of its option, if it is more than `Setting.type`.
+_OPTION_TYPES: Mapping[str, Any] = {"weight_bits": _parse_bits, "calls": _CallCountType()}
+
+#: Setting -> parser of all texts of its repeatable option.
+_OPTION_CALLBACKS: Mapping[str, Callable[[object, object, Sequence[str]], object]] = {
+    "fix": _parse_fixed_inputs,
+    "input_shape": _parse_shapes,
+    "batch_axis": _parse_batch_axes,
+}
 
 
-def input_options(command: Command) -> Command:
-    """Add --fix, --input-shape and --batch-axis to a command."""
-    return _add_options(command, (*_INPUT_SIZE_OPTIONS, _BATCH_AXIS))
+def setting_option(name: str, description: str = "") -> Callable[[Command], Command]:
+    """Return the decorator that adds the option of a setting to a command.
+
+    Parameters
+    ----------
+    name
+        Key of `SETTINGS`. The option is None if the user does not pass it, or an empty tuple if it
+        is repeatable.
+    description
+        Help of a command for which the setting means something else; replaces description and
+        default.
+    """
+    setting = SETTINGS[name]
+    help_text = description or setting.description
+    if setting.is_repeatable:
+        help_text += " Repeatable."
+    if setting.default_label and not description:
+        help_text += f"  [default: {setting.default_label}]"
+    spelling = setting.option or f"--{name.replace('_', '-')}"
+    if setting.type is bool:
+        is_flag = None if "/" in spelling else True
+        return click.option(spelling, name, is_flag=is_flag, default=None, help=help_text)
+    return click.option(
+        spelling,
+        name,
+        type=_OPTION_TYPES.get(name) or _option_type(setting),
+        multiple=setting.is_repeatable,
+        callback=_OPTION_CALLBACKS.get(name),
+        metavar=setting.metavar,
+        help=help_text,
+    )
 
 
-_TIMING_OPTIONS = (
-    click.option(
-        "--clock", type=float, metavar="MHZ", help="Report time on the chip in ms at this clock."
-    ),
-    click.option(
-        "--budget-ms",
-        type=float,
-        metavar="MS",
-        help="With --clock: report calls that take longer, with the layers responsible.",
-    ),
-    click.option(
-        "--timing",
-        type=PATH_TYPE,
-        metavar="FILE",
-        help="Kernel costs of the chip, written by profile-board.",
-    ),
-)
+def _option_type(setting: Setting) -> click.ParamType | type:
+    """Return the type of the value of an option: a word, a path, a number or text."""
+    if setting.choices:
+        return click.Choice(setting.choices)
+    if setting.type is Path:
+        return PATH_TYPE
+    if setting.minimum is not None:
+        return click.IntRange(setting.minimum, setting.maximum)
+    return setting.type
 
 
-def timing_options(command: Command) -> Command:
-    """Add the options for latency on the chip to a command."""
-    return _add_options(command, _TIMING_OPTIONS)
+def _setting_options(*names: str) -> Callable[[Command], Command]:
+    """Return the decorator that adds the options of several settings, in this order."""
+    return lambda command: _add_options(command, [setting_option(name) for name in names])
+
+
+#: Decorators that add options of settings to a command.
+batch_options = _setting_options("batch", "limit")
+calls_option = setting_option("calls")
+state_options = _setting_options("state", "calls")
+input_size_options = _setting_options("fix", "input_shape")
+input_options = _setting_options("fix", "input_shape", "batch_axis")
+timing_options = _setting_options("clock", "budget_ms", "timing")
 
 
 def quantize_options(command: Command) -> Command:
-    """Add the quantization options to a command."""
-    return _add_options(command, _QUANTIZE_OPTIONS)
+    """Add --config, and the settings that all commands have that quantize a model."""
+    config_option = click.option(
+        "--config",
+        type=PATH_TYPE,
+        metavar="FILE",
+        help="Read options from a YAML or JSON file; the command line takes precedence.",
+    )
+    options = (
+        setting_option("platform"),
+        setting_option("mode"),
+        setting_option("bits"),
+        setting_option("weight_bits"),
+        setting_option("weight_scales"),
+        setting_option("activations"),
+        setting_option("calibrator"),
+        setting_option("effort"),
+        setting_option("fit"),
+        setting_option("require_chip"),
+        setting_option("parts"),
+        setting_option("cells"),
+        setting_option("max_parts"),
+        setting_option("skip"),
+        setting_option("overrides"),
+        config_option,
+        setting_option("notes"),
+        setting_option("objective"),
+        setting_option("debug_dump"),
+        setting_option("seed"),
+    )
+    return _add_options(command, options)
 
 
 def parse_pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:

@@ -24,14 +24,27 @@ from pydantic import (
     field_validator,
 )
 
-from ..errors import ConfigError, format_exception, suggest_nearest
+from ..errors import ConfigError, format_exception
 from ..files import read_user_file
-from ..targets import DEFAULT, LatencyOptions, Target
-from .recipe import DEFAULT_EFFORT, EffortRecipe, get_recipe
-from .settings import Activations, Calibrator, Cells, Effort, NotesLength, Objective
+from ..settings import (
+    AUTO_WEIGHT_BITS,
+    OVERRIDE_SETTINGS,
+    SETTINGS,
+    Activations,
+    Calibrator,
+    Cells,
+    Effort,
+    Mode,
+    NotesLength,
+    Objective,
+    OutBits,
+    Setting,
+)
+from ..targets import LatencyOptions, Target
+from ..validation import format_validation_error
+from .recipe import EffortRecipe, get_recipe
 
 __all__ = [
-    "AUTO_WEIGHT_BITS",
     "Override",
     "QuantConfig",
     "merge_overrides",
@@ -56,9 +69,20 @@ _SCALE_SETTINGS = {
     "overrides",
 }
 _WEIGHT_SCALES_PATTERN = "tensor|channel|group:[1-9][0-9]{0,6}"
+_WEIGHT_SCALES_SCHEMA = {"type": "string", "pattern": _WEIGHT_SCALES_PATTERN}
+_WEIGHT_BITS_SCHEMA = {"anyOf": [{"type": "integer"}, {"const": "auto", "type": "string"}]}
 
-#: `weight_bits` if a requirement, such as a maximum loss, selects them; users write "auto".
-AUTO_WEIGHT_BITS = 0
+
+def _field(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Any:  # noqa: ANN401 - as Field
+    """Return the pydantic field of the setting `name`: its default, description and limits."""
+    setting = settings[name]
+    return Field(
+        default=setting.default,
+        description=setting.description,
+        ge=setting.minimum,
+        gt=setting.exclusive_minimum,
+        le=setting.maximum,
+    )
 
 
 class Override(BaseModel):
@@ -66,12 +90,12 @@ class Override(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    calibrator: Calibrator | None = None
-    percentile: float | None = Field(default=None, gt=50, le=100)
-    scale: float | None = Field(default=None, gt=0)
-    bits: int | None = None
-    weight_bits: int | None = None
-    out_bits: Literal[8, 16, 32, "8", "16", "32", "float"] | None = None
+    calibrator: Calibrator | None = _field("calibrator", OVERRIDE_SETTINGS)
+    percentile: float | None = _field("percentile", OVERRIDE_SETTINGS)
+    scale: float | None = _field("scale", OVERRIDE_SETTINGS)
+    bits: int | None = _field("bits", OVERRIDE_SETTINGS)
+    weight_bits: int | None = _field("weight_bits", OVERRIDE_SETTINGS)
+    out_bits: OutBits | None = _field("out_bits", OVERRIDE_SETTINGS)
 
     @property
     def to_settings(self) -> dict[str, Any]:
@@ -95,44 +119,40 @@ class QuantConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    platform: Annotated[str | InstanceOf[Target], WithJsonSchema({"type": "string"})] = DEFAULT.name
-    mode: Literal["q-value", "max-value"] = "q-value"
-    bits: int = 8
-    weight_bits: int = 8
-    weight_scales: Annotated[
-        str, WithJsonSchema({"type": "string", "pattern": _WEIGHT_SCALES_PATTERN})
-    ] = "tensor"
-    activations: Activations = "symmetric"
-    calibrator: Calibrator = "mse"
-    percentile: float = Field(default=99.99, gt=50, le=100)
-    effort: Effort = DEFAULT_EFFORT
-    fit: bool = True
-    require_chip: bool = False
-    parts: Literal[1] | None = None
-    cells: Cells = "auto"
-    max_parts: int | None = Field(default=None, ge=1)
-    skip: tuple[str, ...] = ()
-    state: Mapping[str, str] = Field(default_factory=dict)
-    calls: Annotated[int, Field(ge=1, strict=True)] | Literal["all"] | None = None
-    fix: Mapping[str, float | str | tuple[float, ...]] = Field(default_factory=dict)
-    batch_axis: Mapping[str, int | None] = Field(default_factory=dict)
-    input_shape: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)
-    overrides: Mapping[str, Override] = Field(default_factory=dict)
-    batch: int = Field(default=32, ge=1)
-    limit: int | None = Field(default=None, ge=1)
-    memory: float = Field(default=0.5, gt=0, le=1e6)
-    seed: int = 0
-    notes: NotesLength = "short"
-    requantize: bool | None = None
-    debug_dump: str | None = None
-    objective: Objective = "accuracy"
-    clock: float | None = Field(default=None, gt=0, description="clock of the chip in MHz")
-    budget_ms: float | None = Field(
-        default=None, gt=0, description="latency budget of a call in milliseconds"
+    platform: Annotated[str | InstanceOf[Target], WithJsonSchema({"type": "string"})] = _field(
+        "platform"
     )
-    timing: str | None = Field(
-        default=None, description="a file written by profile-board: the chip's costs"
-    )
+    mode: Mode = _field("mode")
+    bits: int = _field("bits")
+    weight_bits: Annotated[int, WithJsonSchema(_WEIGHT_BITS_SCHEMA)] = _field("weight_bits")
+    weight_scales: Annotated[str, WithJsonSchema(_WEIGHT_SCALES_SCHEMA)] = _field("weight_scales")
+    activations: Activations = _field("activations")
+    calibrator: Calibrator = _field("calibrator")
+    percentile: float = _field("percentile")
+    effort: Effort = _field("effort")
+    fit: bool = _field("fit")
+    require_chip: bool = _field("require_chip")
+    parts: int | None = _field("parts")
+    cells: Cells = _field("cells")
+    max_parts: int | None = _field("max_parts")
+    skip: tuple[str, ...] = _field("skip")
+    state: Mapping[str, str] = _field("state")
+    calls: Annotated[int, Field(ge=1, strict=True)] | Literal["all"] | None = _field("calls")
+    fix: Mapping[str, float | str | tuple[float, ...]] = _field("fix")
+    batch_axis: Mapping[str, int | None] = _field("batch_axis")
+    input_shape: Mapping[str, tuple[int, ...]] = _field("input_shape")
+    overrides: Mapping[str, Override] = _field("overrides")
+    batch: int = _field("batch")
+    limit: int | None = _field("limit")
+    memory: float = _field("memory")
+    seed: int = _field("seed")
+    notes: NotesLength = _field("notes")
+    requantize: bool | None = _field("requantize")
+    debug_dump: str | None = _field("debug_dump")
+    objective: Objective = _field("objective")
+    clock: float | None = _field("clock")
+    budget_ms: float | None = _field("budget_ms")
+    timing: str | None = _field("timing")
 
     @property
     def recipe(self) -> EffortRecipe:
@@ -168,11 +188,19 @@ class QuantConfig(BaseModel):
         """Convert "auto" to `AUTO_WEIGHT_BITS`; other values are returned unchanged."""
         return AUTO_WEIGHT_BITS if value == "auto" else value
 
-    @field_validator("weight_scales")
+    @field_validator("platform", mode="before")
     @classmethod
-    def _check_weight_scales(cls, value: str) -> str:
+    def _check_platform_type(cls, value: object) -> object:
+        """Raise ValueError unless the value is a string or a `Target`."""
+        if not isinstance(value, str | Target):
+            raise ValueError("it must be a name or a Target")
+        return value
+
+    @field_validator("weight_scales", mode="before")
+    @classmethod
+    def _check_weight_scales(cls, value: object) -> object:
         """Raise ValueError unless the value is tensor, channel or group:N."""
-        if re.fullmatch(_WEIGHT_SCALES_PATTERN, value) is None:
+        if not isinstance(value, str) or re.fullmatch(_WEIGHT_SCALES_PATTERN, value) is None:
             raise ValueError(
                 "it must be tensor, channel, or group:N for groups of N weights of a row, such as "
                 "group:32"
@@ -207,21 +235,15 @@ class QuantConfig(BaseModel):
         ConfigError
             If a key is unknown or a value is invalid.
         """
-        known = cls.model_fields
-        for key in settings:
-            if key not in known:
-                raise ConfigError(
-                    f"{where}: unknown key '{key}'{suggest_nearest(str(key), known)}; known: "
-                    f"{', '.join(known)}"
-                )
         try:
-            return cls(**settings)
+            return cls.model_validate(dict(settings))
         except ValidationError as error:
-            raise ConfigError(f"{where}: {_format_validation_error(error)}") from error
+            message = format_validation_error(error, cls, settings)
+            raise ConfigError(f"{where}: {message}") from error
 
     @classmethod
     def read(cls, path: str | Path, **settings: Any) -> QuantConfig:
-        """Read a YAML file; keyword `settings` replace those of the file.
+        """Read a YAML or JSON file; keyword `settings` replace those of the file.
 
         An empty file has the defaults.
 
@@ -334,25 +356,6 @@ def _check_override(selector: str, override: Override, target: Target) -> None:
             f"override {selector}: scale {override.scale:g} is not a power of two, as platform "
             f"{target.name} requires"
         )
-
-
-def _format_validation_error(error: ValidationError) -> str:
-    """Format the first error as one line: location, input and message without pydantic's details.
-
-    An unknown key of an override gets the known keys, and the nearest one as a suggestion.
-    """
-    first_error = error.errors(include_url=False)[0]
-    location = ".".join(str(part) for part in first_error["loc"])
-    if first_error["loc"][0] == "platform":
-        return f"platform = {first_error.get('input')!r}: it must be a name or a Target"
-    if first_error["type"] == "extra_forbidden":
-        key = str(first_error["loc"][-1])
-        return (
-            f"unknown key '{key}' in {location}{suggest_nearest(key, Override.model_fields)}; "
-            f"known: {', '.join(Override.model_fields)}"
-        )
-    message = first_error["msg"].removeprefix("Value error, ")
-    return f"{location} = {first_error.get('input')!r}: {message}"
 
 
 def parse_override(text: str) -> tuple[str, dict[str, Any]]:

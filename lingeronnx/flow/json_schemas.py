@@ -12,7 +12,7 @@ __all__ = ["SCHEMA_DESCRIPTIONS", "make_json_schema"]
 
 #: Name of each schema -> description.
 SCHEMA_DESCRIPTIONS = {
-    "quant": "the configuration of `lingeronnx quantize --config`, a YAML file",
+    "quant": "the configuration of `lingeronnx quantize --config`, a YAML or JSON file",
     "plan": "the scales that `lingeronnx quantize --save-plan` writes and `--plan` reads",
     "report": "the output of `lingeronnx quantize --json`",
     "timing": "the kernel costs that `lingeronnx profile-board -o` writes and `--timing` reads",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+
+from ..settings import SETTINGS
 
 __all__ = [
-    "DEFAULT_EFFORT",
     "DRAFT_EFFORT",
     "EFFORTS",
     "EffortRecipe",
@@ -82,9 +82,6 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
 #: The efforts, cheapest first.
 EFFORTS = tuple(_RECIPES)
 
-#: The effort if the user sets none.
-DEFAULT_EFFORT: Final = "normal"
-
 #: The effort of drafts, whose scales or host nodes are reused by a slower effort.
 DRAFT_EFFORT = EFFORTS[0]
 
@@ -99,7 +96,7 @@ def refines_weights(recorded_settings: Mapping[str, object]) -> bool:
 
     The settings come from a file, so that the effort may be a word that no release has written.
     """
-    effort = recorded_settings.get("effort", DEFAULT_EFFORT)
+    effort = recorded_settings.get("effort", SETTINGS["effort"].default)
     return effort not in EFFORTS or get_recipe(str(effort)).refines_weights
 
 

@@ -6,7 +6,7 @@ It is stored in the metadata of the graph, because later calls choose the packer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     import onnx
@@ -22,6 +22,7 @@ __all__ = [
     "PARTS_RESIDENT",
     "PLAIN",
     "TIME",
+    "Objective",
     "can_keep_constants_resident",
     "get_objective",
 ]
@@ -31,11 +32,12 @@ __all__ = [
 #: time : the same, also with the costs of another chip, and constants stay for any gain.
 #: memory : the fastest forms that need no more shared memory.
 #: plain : nodes keep their forms; arguments as for accuracy.
-ACCURACY: Final = "accuracy"
-TIME: Final = "time"
-MEMORY: Final = "memory"
-PLAIN: Final = "plain"
-OBJECTIVES = (ACCURACY, TIME, MEMORY, PLAIN)
+Objective: TypeAlias = Literal["accuracy", "time", "memory", "plain"]
+ACCURACY: Final[Objective] = "accuracy"
+TIME: Final[Objective] = "time"
+MEMORY: Final[Objective] = "memory"
+PLAIN: Final[Objective] = "plain"
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 #: The metadata key of the objective; absent for accuracy.
 OBJECTIVE_KEY = "lingeronnx.objective"

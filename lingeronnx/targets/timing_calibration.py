@@ -6,6 +6,7 @@ vendor defines the families of kernels and how a factor is applied.
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Literal
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import ConfigError
 from ..files import read_user_file
+from ..validation import format_validation_error
 
 __all__ = ["FamilyFactor", "TimingCalibration", "read_timing_calibration"]
 
@@ -67,9 +69,15 @@ def read_timing_calibration(path: str | os.PathLike[str]) -> TimingCalibration:
     try:
         return TimingCalibration.model_validate_json(text)
     except ValidationError as error:
-        first_error = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first_error["loc"]))
-        location = f"{os.fspath(path)}: {key}" if key else os.fspath(path)
+        message = format_validation_error(error, TimingCalibration, _parse_json(text))
         raise ConfigError(
-            f"the timing file {location}: {first_error['msg']}; profile-board writes one"
+            f"the timing file {os.fspath(path)}: {message}; profile-board writes one"
         ) from error
+
+
+def _parse_json(text: bytes) -> object:
+    """Parse JSON; None if `text` is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -13,7 +13,6 @@ from .._shared import (
     DATA_HELP,
     PATH_TYPE,
     batch_options,
-    calls_option,
     format_examples,
     input_options,
     json_option,
@@ -22,6 +21,7 @@ from .._shared import (
     picture_options,
     print_json,
     quantize_options,
+    state_options,
     timing_options,
 )
 from ..show import show_deployment
@@ -68,10 +68,7 @@ __all__ = ["deploy"]
     metavar="N",
     help="Number of samples in the golden vectors.",
 )
-@click.option(
-    "--state", multiple=True, metavar="OUT=IN", help="Feed output OUT back to input IN. Repeatable."
-)
-@calls_option
+@state_options
 @click.option(
     "--packages",
     type=click.Choice(["one", "many"]),

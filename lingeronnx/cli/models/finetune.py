@@ -21,6 +21,7 @@ from .._shared import (
     make_data_loader,
     picture_options,
     quantize_options,
+    setting_option,
 )
 from ..terminal import progress_bar
 
@@ -146,7 +147,7 @@ __all__ = ["finetune"]
 @click.option("--device", metavar="NAME", help="cpu | cuda | cuda:1 ...  [default: cpu]")
 @quantize_options
 @click.option("--save-plan", type=PATH_TYPE, metavar="FILE", help="Write the scales as JSON.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Use only the first N samples.")
+@setting_option("limit")
 @picture_options
 @json_option
 def finetune(

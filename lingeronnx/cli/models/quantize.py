@@ -18,7 +18,6 @@ from .._shared import (
     PATH_TYPE,
     GroupedCommand,
     batch_options,
-    calls_option,
     check_output_path,
     current_command_line,
     default_output_path,
@@ -29,6 +28,8 @@ from .._shared import (
     parse_pairs,
     picture_options,
     quantize_options,
+    setting_option,
+    state_options,
     timing_options,
 )
 from ..terminal import progress_bar
@@ -137,21 +138,9 @@ OPTION_GROUPS = (
 @click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA_HELP}.")
 @quantize_options
 @timing_options
-@click.option(
-    "--state",
-    multiple=True,
-    metavar="OUT=IN",
-    help="Feed output OUT back to input IN; the items of --calib are consecutive calls. "
-    "Repeatable.",
-)
-@calls_option
+@state_options
 @input_options
-@click.option(
-    "--memory",
-    type=float,
-    metavar="GB",
-    help="Memory for passes over the data, beyond the model itself.  [default: 0.5]",
-)
+@setting_option("memory")
 @click.option(
     "--format",
     "graph_format",
@@ -160,12 +149,7 @@ OPTION_GROUPS = (
     show_default=True,
     help="Dialect of the graph: generation 1 or 3 of the vendor, or standard ONNX; see convert.",
 )
-@click.option(
-    "--requantize/--no-requantize",
-    default=None,
-    help="For a model that is already quantized (QuantizeLinear, QLinearConv): recompute its "
-    "scales, or keep them.  [default: with calibration data, the more accurate of both]",
-)
+@setting_option("requantize")
 @click.option(
     "--plan",
     "plan_in",

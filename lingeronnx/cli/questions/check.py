@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ...escaping import join_lines
+from ...settings import SETTINGS
 from ...targets import DEFAULT
 from .._shared import (
     DATA_HELP,
@@ -58,7 +59,7 @@ __all__ = ["check"]
 )
 @click.option(
     "--notes",
-    type=click.Choice(["short", "full"]),
+    type=click.Choice(SETTINGS["notes"].choices),
     default="short",
     show_default=True,
     help="short: one line for the findings of a rule; full: a line for each node and layer.",

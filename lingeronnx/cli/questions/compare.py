@@ -18,7 +18,7 @@ from .._shared import (
     parse_pairs,
     picture_options,
     print_json,
-    state_option,
+    state_options,
     worker_options,
 )
 from ..show import show_comparison
@@ -51,7 +51,7 @@ __all__ = ["compare"]
     metavar="DIR",
     help="The folder for the four files.",
 )
-@state_option
+@state_options
 @picture_options
 @batch_options
 @worker_options

@@ -18,7 +18,7 @@ from .._shared import (
     parse_pairs,
     picture_options,
     print_json,
-    state_option,
+    state_options,
     timing_options,
 )
 from ..show import print_line
@@ -58,7 +58,7 @@ __all__ = ["report"]
     metavar="DIR",
     help="A folder that sensitivity wrote: show it, too.",
 )
-@state_option
+@state_options
 @timing_options
 @picture_options
 @batch_options

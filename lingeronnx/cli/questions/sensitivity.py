@@ -13,7 +13,6 @@ from .._shared import (
     DATA_HELP,
     PATH_TYPE,
     batch_options,
-    calls_option,
     format_examples,
     input_options,
     json_option,
@@ -22,6 +21,7 @@ from .._shared import (
     picture_options,
     print_json,
     quantize_options,
+    state_options,
     worker_options,
 )
 from ..terminal import console_for, progress_bar
@@ -120,17 +120,7 @@ _MAX_ROWS = 20  # rows on the screen; the file has all
 )
 @quantize_options
 @input_options
-@click.option(
-    "--state",
-    multiple=True,
-    metavar="OUT=IN",
-    help=(
-        "A state output that a caller feeds back into a state input; items of the data are "
-        "calls. "
-        "Repeatable."
-    ),
-)
-@calls_option
+@state_options
 @picture_options
 @batch_options
 @worker_options

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
+from .._shared import (
+    PATH_TYPE,
+    check_output_path,
+    format_examples,
+    json_option,
+    print_json,
+    setting_option,
+)
 from ..show import print_facts, print_line
 from ..terminal import console_for
 
@@ -23,19 +30,12 @@ __all__ = ["trace"]
 @click.option(
     "-o", "--output", type=PATH_TYPE, metavar="FILE", required=True, help="The trace, as JSON."
 )
-@click.option(
-    "--clock",
-    type=float,
-    metavar="MHZ",
-    help="Of the chip; without, a cycle is shown as a microsecond.",
-)
+@setting_option("clock", "Clock of the chip in MHz; without it, a cycle is shown as a microsecond.")
 @click.option("--platform", metavar="NAME", help="Default: the one the graph was made for.")
 @click.option(
     "--packer-args", metavar="ARGS", help="In quotes.  [default: those that quantize prints]"
 )
-@click.option(
-    "--timing", type=PATH_TYPE, metavar="FILE", help="Prices of the chip that profile-board wrote."
-)
+@setting_option("timing")
 @json_option
 def trace(
     model: Path,

@@ -18,6 +18,7 @@ from .._shared import (
     parse_pairs,
     picture_options,
     print_json,
+    setting_option,
 )
 from ..show import show_verification
 from ..terminal import console_for
@@ -69,12 +70,7 @@ __all__ = ["verify"]
     metavar="N",
     help="Index of the sample of DATA that ran last, from 0.",
 )
-@click.option(
-    "--state",
-    multiple=True,
-    metavar="OUT=IN",
-    help="Output OUT was fed back to input IN; items of DATA are calls in order. Repeatable.",
-)
+@setting_option("state", "Output OUT was fed back to input IN; items of DATA are calls in order.")
 @calls_option
 @click.option(
     "--packer-args", metavar="ARGS", help="Packer arguments of the package, to check its plan."
