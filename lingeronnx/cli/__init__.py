@@ -84,7 +84,8 @@ _SYSTEM_ERRNOS = (
 def _format_system_error(error: BaseException) -> str:
     """Format an error of the system in one line; "" if `error` is a bug in lingeronnx.
 
-    Errors of the system are MemoryError and OSError with a number in _SYSTEM_ERRNOS.
+    Errors of the system are MemoryError, and OSError with a number in _SYSTEM_ERRNOS such as a full
+    disk or a missing permission.
     """
     if isinstance(error, MemoryError):
         return "out of memory; use a smaller --batch or --limit, or a smaller model"
@@ -100,6 +101,7 @@ class _ClosedStream(io.TextIOBase):
     encoding = "utf-8"
 
     def write(self, text: str) -> int:
+        """Raise OSError (EBADF): standard output was closed before the process started."""
         raise OSError(errno.EBADF, "standard output is closed")
 
 
@@ -120,7 +122,10 @@ def _replace_closed_streams() -> None:
 
 
 def _write_bug_archive(argv: list[str], trace: str) -> str:
-    """Write an archive for a bug report; return a line about it, or "" if that failed."""
+    """Write an archive for a bug report: the command line `argv` and the traceback `trace`.
+
+    Returns a line with its path for the user, or "" if that failed for any reason.
+    """
     with contextlib.suppress(Exception):  # must not hide the bug itself
         from ..support.bug_report import write_bug_report
 
@@ -136,7 +141,7 @@ class CommandGroup(click.Group):
     """The command `lingeronnx`: converts exceptions of its commands to exit codes."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - as of click
-        """Make the context of the command line as click does; Ctrl-C exits with its code."""
+        """Make the context as click does from the command line; Ctrl-C exits with code 130."""
         try:
             return super().make_context(*args, **extra)
         except KeyboardInterrupt:
@@ -144,15 +149,16 @@ class CommandGroup(click.Group):
             sys.exit(_EXIT_INTERRUPTED)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Record the arguments in `ctx.meta` for bug reports, and parse them."""
+        """Keep the arguments in `ctx.meta` for bug reports, then parse them as click does."""
         ctx.meta[_ARGV_KEY] = list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; print the errors that it raises and exit with their codes.
 
-        1 for errors of the user or the system, 130 after Ctrl-C, 70 for bugs. Exceptions of click
-        and broken pipes are left to click. Warnings are ignored unless LINGERONNX_STRICT is set.
+        These are 1 for errors of the user or the system, 130 after Ctrl-C and 70 for bugs.
+        Exceptions of click, with escaped messages, and broken pipes are left to click. Warnings are
+        ignored unless LINGERONNX_STRICT is set.
         """
         _replace_closed_streams()
         for stream in (sys.stdout, sys.stderr):
@@ -176,9 +182,10 @@ class CommandGroup(click.Group):
 
 
 def _exit_after(ctx: click.Context, error: BaseException) -> None:
-    """Print one line about Ctrl-C or an error of the system, a report about a bug, and exit.
+    """Print a message for `error` on stderr and exit with its code.
 
-    Returns after a broken pipe only.
+    That is one line and 130 for Ctrl-C, one line and 1 for an error of the system, and a report and
+    70 for a bug. Returns, without a message, after a broken pipe only.
     """
     if _is_interrupt(error):
         echo("interrupted", err=True)
@@ -194,7 +201,7 @@ def _exit_after(ctx: click.Context, error: BaseException) -> None:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is the first cause of an exception.
+    """Whether Ctrl-C is `error` itself or among its causes and contexts.
 
     A module of C or C++ that is interrupted while it is imported raises ImportError or SystemError.
     """
@@ -208,9 +215,9 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def _escape_message(error: Exception) -> None:
-    """Escape control characters in the message of a click exception, in place.
+    """Escape control characters in the message of `error`, in place, if it is a click exception.
 
-    It may quote file names. Other exceptions are left as they are.
+    The message may quote file names. Other exceptions are left as they are.
     """
     if isinstance(error, click.ClickException):
         error.message = escape_lines(error.message)  # type: ignore[misc]  # final to click

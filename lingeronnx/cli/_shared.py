@@ -44,7 +44,10 @@ __all__ = [
 
 
 def format_examples(*lines: str) -> str:
-    """Format example command lines as the epilog of a command's help."""
+    """Return example command `lines` as the epilog of a command's help, under "Examples:".
+
+    The first character makes click keep the line ends.
+    """
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -59,7 +62,10 @@ class RecordedCommand(click.Command):
     """A command that records its arguments, for `current_command_line`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Record the command's name and arguments in `ctx.meta`, and parse the arguments."""
+        """Keep the command's name and its arguments in `ctx.meta`, then parse the arguments.
+
+        `current_command_line` reads them there.
+        """
         ctx.meta[_ARGS_KEY] = [str(ctx.info_name), *args]
         return super().parse_args(ctx, args)
 
@@ -80,6 +86,11 @@ class GroupedCommand(RecordedCommand):
         option_groups: Sequence[tuple[str, Sequence[str]]] = (),
         **settings: Any,
     ) -> None:
+        """Create a command whose help lists its options in groups.
+
+        `option_groups` are headings with the long names of their options, without dashes. The other
+        arguments are those of click's command.
+        """
         super().__init__(*args, **settings)
         self.option_groups = option_groups
 
@@ -99,14 +110,17 @@ class GroupedCommand(RecordedCommand):
             yield "Other" if self.option_groups else "Options", list(records.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section for each group of options."""
+        """Write the options into the command's help, in one section for each group."""
         for heading, records in self.iter_option_groups(ctx):
             with formatter.section(heading):
                 formatter.write_dl(records)
 
 
 def current_command_line() -> str:
-    """Return the running command line, quoted for a shell; "" if it is no `RecordedCommand`."""
+    """Return the command line that is running, as "lingeronnx ..." quoted for a shell.
+
+    It is "" if the running command does not record its arguments. There must be a click context.
+    """
     ctx = click.get_current_context()
     args = ctx.meta.get(_ARGS_KEY)
     return "" if args is None else join_shell(["lingeronnx", *args])
@@ -117,7 +131,7 @@ Command = Callable[..., None]
 
 
 def json_option(command: Command) -> Command:
-    """Add --json to a command."""
+    """Return `command` with the flag --json, passed as `as_json`."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object; tables go to stderr."
     )(command)
@@ -131,7 +145,7 @@ class _CallCountType(click.ParamType):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
-        """Return a positive integer, or "all"; fail with a usage error for other text."""
+        """Return `value` as a positive integer, or "all"; other text is a usage error of click."""
         text = str(value)
         if text == "all":
             return text
@@ -141,7 +155,10 @@ class _CallCountType(click.ParamType):
 
 
 def worker_options(command: Command) -> Command:
-    """Add --workers and --cluster, which select where work runs. The results are the same."""
+    """Return `command` with --workers and --cluster, which select where work runs.
+
+    The results do not depend on them.
+    """
     options = (
         click.option(
             "--workers",
@@ -159,7 +176,7 @@ def worker_options(command: Command) -> Command:
 
 
 def _add_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    """Add click options to a command; its help lists them in this order."""
+    """Return `command` with click `options` added, in the order in which the help lists them."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -197,12 +214,15 @@ _MAX_IMAGE_SIDE = 1 << 16  # pixels
 
 
 def picture_options(command: Command) -> Command:
-    """Add the options for loading a folder of images; see `make_data_loader`."""
+    """Return `command` with the options for loading a folder of images, such as --image-size.
+
+    `make_data_loader` removes them from the parsed options.
+    """
     return _add_options(command, _PICTURE_OPTIONS)
 
 
 def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
-    """Remove the options of `picture_options` from `options` and return a loader of DATA.
+    """Remove the options for images from `options`, and return a loader of the DATA argument.
 
     Returns
     -------
@@ -233,7 +253,7 @@ def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
             settings[key] = _parse_numbers(f"--{key}", settings[key])
 
     def load(data: str | None) -> object:
-        """Return `Pictures` for a folder, and any other `data` unchanged."""
+        """Return a source of resized images for a folder, and any other `data` unchanged."""
         if data is None or not Path(data).is_dir():
             return data
         from ..run.data.pictures import Pictures
@@ -249,7 +269,7 @@ def _is_image_side(side: float) -> bool:
 
 
 def _parse_numbers(option: str, text: str) -> list[float]:
-    """Parse comma-separated numbers; UsageError names `option` if one is malformed."""
+    """Parse comma-separated numbers; a malformed one is a UsageError that names `option`."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -259,9 +279,10 @@ def _parse_numbers(option: str, text: str) -> list[float]:
 def _parse_shapes(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Parse --input-shape to {input: shape}; None if the option is absent.
+    """Parse the values of --input-shape, such as "x=1,3,48", to {input: shape}.
 
-    Raises ConfigError if a dimension is no decimal integer of at most 9 digits.
+    A callback of click; the first two arguments are not used. None if the option is absent. Raises
+    ConfigError if a dimension is no decimal integer of at most 9 digits.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in parse_pairs("--input-shape", texts, "INPUT=D,D,...").items():
@@ -277,16 +298,21 @@ def _parse_shapes(
 def _parse_fixed_inputs(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, str] | None:
-    """Parse --fix to {input: text of its value}; None if the option is absent."""
+    """Parse the values of --fix, such as "rate=16000", to {input: text of its value}.
+
+    A callback of click; the first two arguments are not used. None if the option is absent;
+    ConfigError if a text is not of that form.
+    """
     return parse_pairs("--fix", texts, "INPUT=VALUE") or None
 
 
 def _parse_batch_axes(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, int | None] | None:
-    """Parse --batch-axis to {input: batch axis, or None for "none"}; None if it is absent.
+    """Parse the values of --batch-axis to {input: batch axis, or None for "none"}.
 
-    Raises ConfigError if an axis is neither "none" nor an integer of at most 3 digits.
+    A callback of click; the first two arguments are not used. None if the option is absent. Raises
+    ConfigError if an axis is neither "none" nor an integer of at most 3 digits.
     """
     batch_axes: dict[str, int | None] = {}
     for name, axis in parse_pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
@@ -435,7 +461,7 @@ def parse_pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
 
 
 def default_output_path(model: Path, suffix: str) -> Path:
-    """Return the default output path: the path of `model` with its extension replaced.
+    """Return the path of `model` with its extension replaced by `suffix`, such as "_quant.onnx".
 
     Raises
     ------
@@ -480,5 +506,5 @@ def json_text(value: Mapping[str, object]) -> str:
 
 
 def print_json(value: Mapping[str, object]) -> None:
-    """Print `value` as JSON on stdout."""
+    """Print `value` as one JSON object on stdout, with infinities and NaN as null."""
     echo_text(json_text(value) + "\n")

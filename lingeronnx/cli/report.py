@@ -92,7 +92,11 @@ def show_report(
 
 
 def _count_screen_lines(text: str) -> int:
-    """Count the screen lines of ANSI text; a command line to copy counts as one line."""
+    """Return the number of screen lines that `text`, with ANSI styles, takes on a terminal.
+
+    Long lines wrap, except a command line to copy (after "pack it with" or "try next"), which
+    counts as one line. Trailing empty lines do not count.
+    """
     from rich.text import Text
 
     lines = Text.from_ansi(text).plain.rstrip("\n").split("\n")
@@ -108,10 +112,11 @@ def _print_report(
     max_lines: int,
     cost_rows: int,
 ) -> None:
-    """Print a report and the written files.
+    """Print the report of a quantization of `model`, and the written files, on `console`.
 
     At most `max_lines` lines per category are printed, and `cost_rows` layers in the cost table,
-    which is omitted for 0. Suggested options are printed only with a `command_line`.
+    which is omitted for 0. Suggested options are printed only with a `command_line`, to which they
+    are appended.
     """
     report = written.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
@@ -134,7 +139,10 @@ def _print_report(
 
 
 def _print_cost_table(console: EscapingConsole, report: Report, max_rows: int) -> None:
-    """Print the cost of the `max_rows` most expensive layers; the report must have a cost."""
+    """Print a table of the `max_rows` most expensive layers on the chip.
+
+    The report must have a cost.
+    """
     assert report.cost is not None
     console.print("\n  Cost on the chip, most expensive nodes (--json lists all)\n", style="bold")
     lines = report.cost.format_table(max_rows, with_totals=False, latency=report.time.latency)
@@ -165,9 +173,10 @@ def _print_files(console: EscapingConsole, written: WrittenFiles) -> None:
 
 
 def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
-    """Return the rows that say whether the graph is chip-ready, and what prevents it.
+    """Return the rows (label, value, style) that say whether the graph is chip-ready.
 
-    Also if a call is too slow, and merges of parts; at most `max_lines` reasons and merges.
+    They include the reasons if it is not, calls that are too slow, and merges that would give fewer
+    parts; at most `max_lines` reasons and merges.
     """
     rows: list[_Row] = []
     if report.program.runs_correctly:
@@ -184,9 +193,10 @@ def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
 
 
 def _figure_rows(report: Report, max_lines: int) -> list[_Row]:
-    """Return the rows with figures: layers, MACs, cost, time, fidelity, accuracy.
+    """Return the rows (label, value, style) with figures of the report.
 
-    Figures that are unknown are left out. There are at most `max_lines` lines of fidelity.
+    These are integer layers and MACs, cost, time, cycles saved, fidelity and accuracy; unknown ones
+    are left out. There are at most `max_lines` lines of fidelity.
     """
     counts = sorted(report.layers.items(), key=lambda item: -item[1])
     layers = "none"
@@ -207,7 +217,7 @@ def _figure_rows(report: Report, max_lines: int) -> list[_Row]:
 
 
 def _format_fidelity(report: Report, max_lines: int) -> list[str]:
-    """Format the fidelity of each output, at most `max_lines` lines.
+    """Return lines with the fidelity of each graph output, at most `max_lines` of them.
 
     Of more outputs, the worst ones by SQNR, and the range of the others in one line.
     """
@@ -224,12 +234,12 @@ def _format_fidelity(report: Report, max_lines: int) -> list[str]:
 
 
 def _sqnr_sort_key(measures: Mapping[str, float]) -> float:
-    """Return the SQNR of an output's measures; minus infinity for NaN, which sorts first."""
+    """Return the SQNR in `measures` as a sort key; NaN becomes minus infinity, the worst."""
     return measures["sqnr"] if measures["sqnr"] == measures["sqnr"] else -float("inf")
 
 
 def _float_and_rewrite_rows(report: Report, max_lines: int) -> list[_Row]:
-    """Return the rows on float nodes of the host part and on rewritten nodes.
+    """Return the rows (label, value, style) on float nodes of the host part and on rewritten nodes.
 
     If the float nodes need more than `max_lines` lines, they are summarized in one; rewritten nodes
     are cut to `max_lines`.
@@ -247,9 +257,10 @@ def _float_and_rewrite_rows(report: Report, max_lines: int) -> list[_Row]:
 
 
 def _summarize_host_part(report: Report) -> str:
-    """Summarize the host part in one line: nodes, operator types, MACs unless 0.
+    """Summarize the float nodes that run on the host in one line.
 
-    The most frequent _MAX_OP_TYPES types are counted.
+    It has their number, how many there are of the _MAX_OP_TYPES most frequent operator types, and
+    the MACs unless 0.
     """
     counts = Counter(node.op_type for node in report.host_part).most_common()
     text = ", ".join(f"{op_type} {count}" for op_type, count in counts[:_MAX_OP_TYPES])
@@ -262,9 +273,10 @@ def _summarize_host_part(report: Report) -> str:
 
 
 def _collect_notes(report: Report, max_lines: int) -> list[str]:
-    """Return at most `max_lines` notes: those of the report and warnings of the packer.
+    """Return at most `max_lines` notes: those of the report, and warnings about the packer.
 
-    Warnings are the findings of level "plan". Similar ones are merged unless the report is full.
+    The warnings are the findings of level "plan". Similar lines are merged unless the report is
+    full.
     """
     from ..flow.report import format_findings
 
@@ -274,10 +286,11 @@ def _collect_notes(report: Report, max_lines: int) -> list[str]:
 
 
 def _print_search(console: EscapingConsole, search: Mapping[str, Any]) -> None:
-    """Print the attempts of a search, the selected one marked, its bit widths, and why it ended.
+    """Print the attempts of a search as a table, the selected one marked by a star.
 
-    `search` is the report's JSON. The reason is omitted if the goal was met; flash and cycles if no
-    attempt has them.
+    Also the options that select it directly, its bit widths, and why the search ended unless the
+    goal was met. `search` is the JSON of the search in a report. Columns flash and cycles are
+    omitted if no attempt has them.
     """
     from ..search.page import format_weight_bits
 
@@ -299,7 +312,7 @@ def _print_search(console: EscapingConsole, search: Mapping[str, Any]) -> None:
 def _format_attempt(
     trial: Mapping[str, Any], unit: str, cost_keys: Sequence[str]
 ) -> tuple[str, ...]:
-    """Format one attempt of a search as a row of the table.
+    """Return the cells of one attempt of a search in the table of attempts.
 
     Parameters
     ----------
@@ -330,9 +343,10 @@ def _format_attempt(
 
 
 def show_demo(console: EscapingConsole, demo: Demo, report: Report) -> None:
-    """Print the digits of the demo, their predicted classes, the accuracy and the report.
+    """Print the digits of the demo as pictures, their predicted classes, accuracies and figures.
 
-    Digits are drawn with ASCII characters if the console has no Unicode.
+    `report` is that of the quantized model. Digits are drawn with ASCII characters if the console
+    has no Unicode. The last lines name the written file and suggest commands.
     """
     from rich.text import Text
 
@@ -366,7 +380,10 @@ def show_demo(console: EscapingConsole, demo: Demo, report: Report) -> None:
 
 
 def _draw_pixels(pixels: Iterable[float], shades: str) -> str:
-    """Draw a row of pixels from 0 to 1, two characters each, with five `shades` from 0 to 1."""
+    """Return a row of pixels (0 to 1) as text, two characters each, from dark to bright `shades`.
+
+    `shades` has five characters, for 0, 0.25, ..., 1.
+    """
     return "".join(2 * shades[round(float(pixel) * 4)] for pixel in pixels)
 
 

@@ -22,7 +22,10 @@ class EscapingConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render an object as segments, with control characters in their texts escaped."""
+        """Yield the segments of `renderable`, with control characters in their texts escaped.
+
+        Control segments of rich itself, such as cursor movements, stay.
+        """
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

@@ -46,9 +46,9 @@ _MAX_FINDINGS = 5  # findings of a comparison that are printed
 
 
 def print_facts(console: EscapingConsole, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Print (label, value, style of the value) rows; long values wrap in their column.
+    """Print (label, value, style of the value) rows in two columns; long values wrap in theirs.
 
-    No-break spaces are not wrapped at, and printed as spaces.
+    The label is printed in the first line of a row only. Lines do not break at no-break spaces.
     """
     from rich.text import Text
 
@@ -100,12 +100,15 @@ def print_table(
 
 
 def print_title(console: EscapingConsole, text: str) -> None:
-    """Print a title between blank lines."""
+    """Print `text` in bold between blank lines, with control characters escaped."""
     console.print(f"\n{escape_invisible(text)}\n", style="bold", soft_wrap=True)
 
 
 def print_line(console: EscapingConsole, label: str, text: str) -> None:
-    """Print a label and a text that is not wrapped, such as a path or a command line."""
+    """Print a label and a text that is not wrapped, such as a path or a command line.
+
+    Control characters in the text are escaped.
+    """
     from rich.text import Text
 
     shown = escape_invisible(text)
@@ -115,7 +118,10 @@ def print_line(console: EscapingConsole, label: str, text: str) -> None:
 def print_notes(
     console: EscapingConsole, notes: Sequence[str], kind: str = "note", style: str = "yellow"
 ) -> None:
-    """Print each note after `kind`, wrapped, with further lines indented."""
+    """Print each of `notes` after the word `kind`, wrapped, with further lines indented.
+
+    Nothing for no notes.
+    """
     for note in notes:
         lines = textwrap.wrap(
             f"  {kind}: {escape_lines(note)}",
@@ -129,7 +135,11 @@ def print_notes(
 def show_simulation(
     console: EscapingConsole, result: Simulation, output: Path, dump: Path | None
 ) -> None:
-    """Print the tensors of a run and the written files: `output`, and the folder `dump` if any."""
+    """Print a table of the tensors of a run, notes, and the paths of the written files.
+
+    If one tensor was requested by --at, also its statistics. `output` is the file of the results,
+    `dump` the folder of dumped tensors or None.
+    """
     output_by_tensor = {tensor: name for name, tensor in result.outputs.items()}
     rows = []
     for name, array in result.arrays.items():
@@ -148,9 +158,9 @@ def show_simulation(
 
 
 def _format_role(tensor: str, output: str | None) -> str:
-    """Format the role of a tensor: "", "output", or "output NAME" if its name differs.
+    """Return the role of a tensor: "", "output", or "output NAME" if its name differs.
 
-    `output` is the graph output that it is, or None.
+    `output` is the name of the graph output that the tensor is, or None.
     """
     if output is None:
         return ""
@@ -158,9 +168,10 @@ def _format_role(tensor: str, output: str | None) -> str:
 
 
 def _print_tensor_summary(console: EscapingConsole, summary: TensorSummary) -> None:
-    """Print statistics of one tensor; values of integers also as real values.
+    """Print name, type, scale, extremes, mean and first values of one tensor.
 
-    Scale and real values are omitted if it has no quantization parameters.
+    Integers with quantization parameters are shown as real values, too; without parameters the rows
+    of the scale and of real values are omitted.
     """
 
     def format_real(value: float) -> str:
@@ -168,6 +179,7 @@ def _print_tensor_summary(console: EscapingConsole, summary: TensorSummary) -> N
         return f"{summary.real(value):g}"
 
     def format_both(value: float) -> str:
+        """Return `value` as text, followed by its real value if the tensor has a scale."""
         return f"{value:g}" if summary.qparams is None else f"{value:g}  = {format_real(value)}"
 
     rows = [
@@ -211,7 +223,8 @@ def show_evaluation(
 def show_deployment(console: EscapingConsole, deployment: Deployment) -> None:
     """Print the files that were written for a board, with sizes; golden vectors as one row.
 
-    Also notes, the result of the trial on this PC if there was one, and how to run the packer.
+    Also notes, memory, the result of the trial on this PC if there was one, and how to run the
+    packer.
     """
     rows, golden_sizes = [], []
     for name, size in deployment.files.items():
@@ -234,7 +247,8 @@ def show_deployment(console: EscapingConsole, deployment: Deployment) -> None:
 def show_verification(console: EscapingConsole, verification: Verification) -> None:
     """Print whether a device agrees with the simulator, or its first difference and the causes.
 
-    Also names that the graph does not have, and tensors of the graph that the device did not show.
+    Also names in the device's results that the graph does not have, tensors of the graph that the
+    device did not show, and notes.
     """
     count = f"{len(verification.compared)} tensors compared"
     if verification.agrees:
@@ -251,7 +265,7 @@ def show_verification(console: EscapingConsole, verification: Verification) -> N
 
 
 def _print_first_difference(console: EscapingConsole, first: TensorDifference) -> None:
-    """Print the first tensor that differs, and its possible causes.
+    """Print the first tensor that differs on the device: layer, first element, remarks and causes.
 
     A cause that predicts the device's values exactly is labelled "explained by".
     """
@@ -275,16 +289,17 @@ def _print_first_difference(console: EscapingConsole, first: TensorDifference) -
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """Format the first `_MAX_NAMES` names, and the number of others if there are any."""
+    """Return the first `_MAX_NAMES` names, joined by commas, and the number of others if any."""
     hidden = len(names) - _MAX_NAMES
     suffix = f" and {hidden} more, listed with --json" if hidden > 0 else ""
     return ", ".join(names[:_MAX_NAMES]) + suffix
 
 
 def _format_first_element(first: TensorDifference) -> str:
-    """Format index and both values of the first differing element, and how many differ.
+    """Return text with index and both values of the first differing element of a tensor.
 
-    "unknown" if only checksums were compared.
+    Also how many differ and by how much, if known. It says "unknown" if only checksums were
+    compared.
     """
     if first.index is None:
         return "unknown: only checksums were compared"
@@ -296,7 +311,7 @@ def _format_first_element(first: TensorDifference) -> str:
 
 
 def show_platforms(console: EscapingConsole, targets: Sequence[Target]) -> None:
-    """Print one line per platform, and how to print the details of one."""
+    """Print a table with a line per platform, and how to print the details of one."""
     rows = []
     for target in targets:
         modes, count = ", ".join(target.modes), str(len(target.ops))
@@ -307,7 +322,7 @@ def show_platforms(console: EscapingConsole, targets: Sequence[Target]) -> None:
 
 
 def show_platform(console: EscapingConsole, target: Target) -> None:
-    """Print properties, limits, operators and known faults of one platform."""
+    """Print properties, limits, operators and known faults of the platform `target`."""
     print_title(console, f"{target.name}: {target.title}")
     min_exponent, max_exponent = target.exponents
     facts = [
@@ -333,7 +348,7 @@ def show_platform(console: EscapingConsole, target: Target) -> None:
 
 
 def _format_limits(target: Target) -> list[tuple[str, str]]:
-    """Return (limit, value) rows of the memories, convolutions and pooling of `target`.
+    """Return rows (limit, value) on memories, convolutions and pooling of platform `target`.
 
     Limits that are None are left out.
     """
@@ -353,7 +368,10 @@ def _format_limits(target: Target) -> list[tuple[str, str]]:
 
 
 def _format_scale(qparams: Affine | None) -> str:
-    """Format a scale, as 2^e if it is a power of two, with a nonzero zero point; "" for None."""
+    """Return a scale as text, "2^e" if it is a power of two, else with six digits; "" for None.
+
+    A nonzero zero point follows as " from <zero point>".
+    """
     if qparams is None:
         return ""
     mantissa, exponent = math.frexp(qparams.scale)
@@ -362,18 +380,18 @@ def _format_scale(qparams: Affine | None) -> str:
 
 
 def _format_shape(shape: Sequence[int]) -> str:
-    """Format a shape like a list: [1, 3, 4]."""
+    """Return `shape` as text in the form of a list, such as "[1, 3, 4]"."""
     return f"[{', '.join(map(str, shape))}]"
 
 
 def size_text(path: Path) -> str:
-    """Format the size of a file in MB from 10^6 bytes on, else in kB, with one decimal."""
+    """Return the size of file `path` as text, in MB from 10^6 bytes on, else in kB."""
     size = path.stat().st_size
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def show_comparison(console: EscapingConsole, comparison: Comparison, folder: Path) -> None:
-    """Print the summary, the worst layers and the first findings of a comparison.
+    """Print the summary, the worst layers and the first findings of a comparison of two models.
 
     `folder` is where its files were written.
     """
@@ -405,9 +423,10 @@ def show_comparison(console: EscapingConsole, comparison: Comparison, folder: Pa
 
 
 def _format_findings(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Return the rows of the first `_MAX_FINDINGS` findings, each followed by its remedy.
+    """Return rows (label, value, style) of the first `_MAX_FINDINGS` findings of a comparison.
 
-    A last row has the number of others, if there are any.
+    Each is followed by a row with its remedy. A last row has the number of others, if there are
+    any.
     """
     rows = []
     for finding in comparison.findings[:_MAX_FINDINGS]:
@@ -422,6 +441,6 @@ def _format_findings(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def _format_written_pages(folder: Path) -> tuple[str, str, str]:
-    """Return the row that names the files that a comparison writes to `folder`."""
+    """Return the row (label, value, style) that names the files of a comparison in `folder`."""
     files = "profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv"
     return "written", f"{folder}: {files}", ""

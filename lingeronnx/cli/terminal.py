@@ -33,19 +33,22 @@ _PIPE_COLUMNS = 100
 
 
 def echo(line: str, err: bool = False) -> None:
-    """Print a line on stdout or stderr, with line ends and control characters in it escaped."""
+    """Print `line` on stdout, or stderr if `err`, with line ends and control characters escaped."""
     click.echo(escape_invisible(line), err=err)
 
 
 def echo_text(text: str, err: bool = False) -> None:
-    """Print text of several lines, which end with a line feed, with control characters escaped."""
+    """Print `text` of several lines on stdout, or on stderr if `err`, without adding a line end.
+
+    Control characters other than line ends are escaped.
+    """
     click.echo(escape_lines(text), err=err, nl=False)
 
 
 def console_for(as_json: bool) -> EscapingConsole:
-    """Return the console for tables, on stdout, or on stderr if `as_json` (stdout has the JSON).
+    """Return the rich console for tables: on stdout, or on stderr if `as_json` (stdout has JSON).
 
-    Without a terminal and COLUMNS it is _PIPE_COLUMNS wide.
+    Without a terminal and COLUMNS it is _PIPE_COLUMNS wide. It has no color if NO_COLOR is set.
     """
     from .rich_console import EscapingConsole
 
@@ -62,7 +65,7 @@ def console_for(as_json: bool) -> EscapingConsole:
 
 
 def _without_color() -> bool:
-    """Whether the user asks for output without escape sequences (no-color.org)."""
+    """Whether the environment variable NO_COLOR asks for output without escape sequences."""
     return bool(os.environ.get("NO_COLOR"))
 
 
@@ -81,7 +84,10 @@ def progress_bar() -> Iterator[Update | None]:
         current, start = "", time.monotonic()
 
         def update(activity: str, completed: int, total: int | None) -> None:
-            """Draw the progress of `activity`; its rate is measured from its first call."""
+            """Draw the progress of `activity`: completed items of `total`, None if unknown.
+
+            The rate is measured from the first call with the current activity.
+            """
             nonlocal current, start
             if activity != current:
                 current, start = activity, time.monotonic()
@@ -114,6 +120,7 @@ def _rich_progress_bar() -> Iterator[_Draw]:
         task = bar.add_task("starting", total=None, progress_text="")
 
         def draw(activity: str, completed: int, total: int | None, text: str) -> None:
+            """Update the bar with activity, numbers of items and the text beside the bar."""
             bar.update(
                 task, description=activity, total=total, completed=completed, progress_text=text
             )
@@ -130,7 +137,10 @@ def _plain_progress_line() -> Iterator[_Draw]:
     width, next_time = 0, 0.0
 
     def draw(activity: str, completed: int, total: int | None, text: str) -> None:
-        """Overwrite the line with activity and text, at most once per _REDRAW_SECONDS."""
+        """Overwrite the line with activity and text, at most once per _REDRAW_SECONDS.
+
+        The numbers of items are not used, since `text` contains them.
+        """
         nonlocal width, next_time
         if time.monotonic() < next_time:
             return
@@ -153,9 +163,10 @@ _MIN_RATE_SECONDS = 1.0  # seconds before a rate is shown
 
 
 def format_progress(completed: int, total: int | None, seconds: float) -> str:
-    """Format the progress of a task: completed items, rate per second, and remaining time.
+    """Format the progress of a task after `seconds`: completed items, rate, remaining time.
 
-    Without a total, items are samples and the remaining time is omitted.
+    It is "" before the first item, and has no rate in the first second. Without a total, items are
+    called samples and the remaining time is omitted.
     """
     if not completed:
         return ""

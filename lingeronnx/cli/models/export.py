@@ -161,7 +161,7 @@ def _parse_shape(text: str) -> Shape:
     """Parse ``NAME=1,3,224,224:DTYPE`` to (name, shape, dtype).
 
     Without a name it is None, without a dtype "float32"; no dimensions are a scalar. Raises
-    BadParameter if a dimension is not a positive integer.
+    click.BadParameter if a dimension is not a positive integer, or the name before ``=`` is empty.
     """
     name, equals, spec = text.rpartition("=")
     dims, _, dtype = spec.partition(":")
@@ -179,8 +179,8 @@ def _parse_shape(text: str) -> Shape:
 def _parse_dynamic_axes(texts: Sequence[str]) -> dict[str, list[int] | dict[int, str]]:
     """Parse ``NAME=0,2`` to {name: [0, 2]} and ``NAME=0:N`` to {name: {0: "N"}}.
 
-    A single ``none`` is {}. Raises BadParameter if a name is missing or repeated, an axis is no
-    integer, or only some axes of an input have symbols.
+    A single ``none`` is {}. Raises click.BadParameter if a name is missing or repeated, an axis is
+    no integer, or only some axes of an input have symbols.
     """
     if tuple(texts) == ("none",):
         return {}

@@ -202,10 +202,11 @@ def finetune(
 def _parse_constraints(
     clamps: Sequence[str], unclamped: Sequence[str]
 ) -> dict[str, dict[str, str] | None]:
-    """Parse --clamp and --no-clamp to {selector: {kind: text of the limit}, or None for no limits}.
+    """Parse the values of --clamp and --no-clamp to {layer selector: {kind: text of the limit}}.
 
-    Limits of one selector are merged; --no-clamp takes precedence. Raises ConfigError for a
-    malformed text.
+    A --clamp is "SELECTOR=KIND:V,..."; limits of one selector are merged. The selectors of
+    --no-clamp, `unclamped`, map to None, also if they have limits. Raises ConfigError for a
+    malformed --clamp.
     """
     limits: dict[str, dict[str, str] | None] = {}
     for text in clamps:

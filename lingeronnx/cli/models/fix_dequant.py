@@ -80,15 +80,15 @@ def fix_dequant(
 
 
 def _print_lines(lines: Sequence[str], as_json: bool) -> None:
-    """Print lines on stdout, or on stderr with `as_json`."""
+    """Print each of `lines` on stdout or, if `as_json`, on stderr."""
     for line in lines:
         echo(line, err=as_json)
 
 
 def _describe_unchanged(model: Path, written: Path) -> str:
-    """Describe a written graph without edits, as the end of a sentence.
+    """Return the end of a sentence about a graph that was written without edits.
 
-    It has the same bytes as the file `model`, or is only the same graph.
+    It says whether file `written` has the same bytes as file `model`, or only the same graph.
     """
     return (
         ", byte for byte the input"

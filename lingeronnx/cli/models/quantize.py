@@ -306,7 +306,9 @@ def quantize(
 
 
 def _check_search_options(options: dict[str, Any], eval_data: str | None) -> bool:
-    """Return True if a search is requested: an option limits accuracy, size or time.
+    """Return whether a search is requested: an option limits accuracy, size or time.
+
+    `options` are the parsed options by name.
 
     Raises
     ------
@@ -349,7 +351,10 @@ def _check_output_paths(
 
 
 def _check_format(graph_format: str, deploy_to: Path | None) -> None:
-    """Raise UsageError if --deploy is combined with a format that the packer does not read."""
+    """Raise UsageError if --deploy (a folder or None) is used with a format other than thinker.
+
+    The packer reads only that one.
+    """
     if deploy_to is not None and graph_format != "thinker":
         raise click.UsageError("--deploy writes files for the packer; use --format thinker")
 
@@ -365,9 +370,9 @@ def _check_report(folder: Path | None, data: str | None) -> None:
 def _check_deploy(
     folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None
 ) -> None:
-    """Raise ConfigError if `folder` cannot be written or calibration data are missing.
+    """Raise ConfigError if the folder of --deploy cannot be written or calibration data are needed.
 
-    A plan or a quantized model needs no data. Nothing is checked without a folder.
+    A plan or a quantized model needs no data. Nothing is checked if `folder` is None.
     """
     from ...deployment import check_folder
     from ...flow import require_data
@@ -379,14 +384,14 @@ def _check_deploy(
 
 
 def _timing_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for latency on the chip: clock, budget_ms and timing."""
+    """Return those of the parsed `options` for latency on the chip: clock, budget_ms, timing."""
     return {key: options[key] for key in ("clock", "budget_ms", "timing")}
 
 
 def _write_deployment(
     folder: Path | None, model: Path, result: QuantizedModel, calib: object, **settings: Any
 ) -> Deployment | None:
-    """Write the files for a board to `folder`; None if it is None.
+    """Write the files for a board to `folder` and describe them; return None without a folder.
 
     Parameters
     ----------
@@ -419,9 +424,10 @@ def _write_deployment(
 def _write_report(
     folder: Path | None, model: Path, result: QuantizedModel, data: object, **settings: Any
 ) -> None:
-    """Write the HTML report on `data` to `folder`; nothing if `folder` is None.
+    """Write the HTML report on a quantized model to `folder`; do nothing if `folder` is None.
 
-    `settings` are passed to `api.report`.
+    The report compares the models on `data` and shows the running command line. `settings` are
+    passed to `api.report`.
     """
     from ... import api
 
@@ -449,9 +455,9 @@ def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
-    """Read a plan or encodings from a file.
+    """Read a plan, or encodings of another tool, from file `path`.
 
-    If it is a lingeronnx plan, its platform and mode are set in `options`, in place.
+    The platform and mode of a lingeronnx plan are set in `options`, in place.
 
     Raises
     ------

@@ -109,9 +109,10 @@ def outputs(
 
 
 def _print_outliers(rows: Sequence[OutlierRow], model: Path, output: Path, as_json: bool) -> None:
-    """Print the rows with outliers and their number; with `as_json` all rows as JSON.
+    """Print the rows with outliers and their number; with `as_json` also all rows as JSON.
 
-    Text then goes to stderr. `output` is the written table.
+    With `as_json` the text goes to stderr. `output` is the path of the written table, for the
+    message.
     """
     outliers = [row for row in rows if row.is_outlier]
     for row in outliers:

@@ -138,7 +138,7 @@ def check(
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write {name: text} as files to `folder`, which is created if needed."""
+    """Write each text of `files` (name -> text) to `folder`, which is created if needed."""
     from ...files import created_folder, write_text
 
     with created_folder(folder):

@@ -116,9 +116,9 @@ def simulate(
 
 
 def _check_dump_folder(path: Path | None, data: str) -> None:
-    """Raise ConfigError if the data are in the folder `path` of a dump, or are that folder.
+    """Raise ConfigError if the input file `data` is in the folder `path`, or is that folder.
 
-    A dump could replace them. Nothing is checked without a dump (None).
+    `path` is the folder of --dump, which could replace the data; None, without a dump, is accepted.
     """
     if path is not None and resolve_path(data).is_relative_to(resolve_path(path)):
         raise ConfigError(

@@ -70,7 +70,10 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 
 def _environment_rows(environment: Environment) -> list[tuple[str, str]]:
-    """Return (label, text) of each line above the self-test: versions, system, cache, settings."""
+    """Return (label, text) of each line of the report before the self-test.
+
+    These are versions, system, processor, cache, packages, C compiler and settings.
+    """
     extras: dict[str, list[str]] = {}
     for item in environment.packages:
         extras.setdefault(item.extra, []).append(f"{item.name} {item.version or 'not there'}")

@@ -50,7 +50,7 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
 
 
 def _target_to_json(target: Target) -> dict[str, Any]:
-    """Return the JSON object of a target, with its vendor's fields at the top level.
+    """Return a platform as a JSON object, with its vendor's fields at the top level.
 
     "packer" is the packer's command.
     """
