@@ -10,7 +10,7 @@ Every model of `cases.py` on every platform, and the digits nets of this reposit
 sample by sample: the first --samples of the test data, and 16 random ones of which half the values
 are ties. --runtime: further runtimes, NAME one of onnxruntime and openvino, PYTHON an interpreter
 that has it; OpenVINO gets the functions inlined. --log keeps what was measured: a run that was
-killed goes on. --markdown prints the table of docs/how-to/qdq.md from the log.
+killed goes on. --markdown prints the table of benchmarks/results/qdq.md from the log.
 """
 
 from __future__ import annotations

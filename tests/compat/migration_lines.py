@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - a row of a table of Markdown is one line
 """The lines that people write with other tools: what each is here, and whether it runs as it was written there.
 
-    python -m tests.compat.migration_lines      # writes the tables of docs/coming-from-*.md anew
+    python -m tests.compat.migration_lines      # writes the tables of docs/tutorials/coming-from-*.md anew
 
 `TOOLS` has the table of each of these pages; their prose is their own. A row with `code` is run by `test_lines`,
 with the originals' spelling, arguments and defaults.
@@ -120,7 +120,7 @@ net(x)
         ),
         MigrationLine(
             "`LSTMP`, `UBLSTMP`, `FastUBLSTMP`, `NormalizeFastLSTMP`",
-            "the same in `lo.torch` ([docs/how-to/streams.md](recurrent.md))",
+            "the same in `lo.torch` ([recurrent networks](../explanation/recurrent.md))",
         ),
         MigrationLine(
             "`parser_dequant` and the like",
@@ -383,7 +383,7 @@ quantize_static("float.onnx", "q.onnx", samples, per_channel=True)
         ),
         MigrationLine(
             "a model that `quantize_static` wrote, QDQ or QOperator",
-            "`lingeronnx quantize MODEL --platform P`: its scales are kept as far as the platform holds them ([qdq.md](qdq.md))",
+            "`lingeronnx quantize MODEL --platform P`: its scales are kept as far as the platform holds them ([qdq.md](../how-to/qdq.md))",
         ),
         MigrationLine(
             "`quant_format=QuantFormat.QDQ`, `QuantFormat.QOperator`",

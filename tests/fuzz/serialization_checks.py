@@ -101,7 +101,7 @@ def again(made):
     """What is written as QuantizeLinear and quantized again for the same platform gives the same
     integers.
 
-    docs/how-to/qdq.md says for which graphs: no float operators between, and none of these, of whose
+    docs/explanation/qdq.md says for which graphs: no float operators between, and none of these, of whose
     pieces new ones are made.
     """
     kinds = {node.op_type for node in made.proto.graph.node}
