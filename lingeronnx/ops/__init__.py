@@ -145,14 +145,15 @@ def can_lower(node: ir.Node, target: Target) -> bool:
 
 
 def is_table_only(op_type: str) -> bool:
-    """Whether a lookup table is the only rule of a standard unary function."""
+    """Whether a lookup table is the only lowering rule of the standard unary operator `op_type`."""
     return _RULES_BY_FLOAT_OP.get(("", op_type)) == [TABLE]
 
 
 def add_lowering_rule(op: Op) -> None:
-    """Register a rule, after the existing ones for its float operators.
+    """Register the lowering rule `op`, after the existing ones for its float operators.
 
-    Unless it is a composition, it also becomes the rule of its integer operator.
+    Unless it is a composition of several integer operators, it also becomes the rule of its integer
+    operator.
     """
     if not op.composition_name:
         _RULES_BY_INTEGER_OP[op.integer_op] = op
@@ -174,5 +175,8 @@ def remove_lowering_rule(op: Op) -> None:
 
 
 def get_rule_for_integer_op(form: Format) -> Op | None:
-    """Return the rule that emits `form`, or None if the quantizer never emits it."""
+    """Return the lowering rule that emits the integer operator `form`.
+
+    None if the quantizer never emits it, or only within a composition.
+    """
     return _RULES_BY_INTEGER_OP.get(form)

@@ -45,17 +45,20 @@ class Violation:
     remedy: str
 
     def __str__(self) -> str:
-        """Format as "place: brief; remedy"."""
+        """Format the violation as "OPERATOR NODE -> TENSOR: rule; here VALUE; remedy"."""
         return f"{self.place}: {self.brief}; {self.remedy}"
 
     @property
     def place(self) -> str:
-        """Operator type, node and output, for messages."""
+        """Operator type, node and first output, for messages: "OPERATOR NODE -> TENSOR"."""
         return f"{self.op_type} {self.node} -> {self.tensor}"
 
     @property
     def brief(self) -> str:
-        """The rule and the value, without the location."""
+        """The limit and the value that exceeds it, without the node: "rule; here VALUE".
+
+        Only the rule if there is no value.
+        """
         return f"{self.rule}; here {self.value}" if self.value else self.rule
 
 
@@ -99,35 +102,47 @@ class Op:
         return self.composition_name or self.integer_op.name
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the indices of the inputs that carry activations."""
+        """Return the indices of the inputs of `node` that carry activations, by default [0]."""
         return [0]
 
     def quantized_outputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the outputs that are integers at a scale of the plan."""
+        """Return the indices of the outputs of `node` that are integers at a scale of the plan.
+
+        By default [0].
+        """
         return [0]
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the quantized weight inputs, without biases."""
+        """Return the indices of the quantized weight inputs of `node`, without biases.
+
+        None by default.
+        """
         return []
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the rule cannot lower `node` on any platform, or None if it can."""
+        """Return why this rule cannot lower `node` on any platform, or None (default) if it can."""
         return None
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has the integer operators that the rule emits."""
+        """Whether `target` has the integer operators that this rule emits.
+
+        By default the operator, or composition, with the rule's name.
+        """
         return target.can_run(self.name)
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Return the reason, for users, if `is_available` is false."""
+        """Return the reason, for users, why `target` cannot compute `node`: it lacks the operator.
+
+        Called if this rule is not available on `target`.
+        """
         return f"{target.name} has no operator for {ir.display_op_type(node)}"
 
     def supports_zero_points(self, node: ir.Node, target: Target) -> bool:
         """Whether the activations of `node` may have nonzero zero points on `target`.
 
-        Never if the target has none. Otherwise `scale_constraints.supports_zero_points` decides if
-        it is set, else the integer operator; a rule that emits several nodes then does not support
-        them.
+        Never if the target has none. Otherwise a function in the rule's scale constraints decides
+        if it is set, else the integer operator; a rule that emits several nodes then does not
+        support them.
         """
         if self.scale_constraints.supports_zero_points is not None:
             return target.zero_points and self.scale_constraints.supports_zero_points(node, target)
@@ -138,7 +153,10 @@ class Op:
         )
 
     def macs(self, node: ir.Node) -> int:
-        """Return the multiply-accumulate operations of one sample."""
+        """Return the number of multiply-accumulate operations of `node` for one sample.
+
+        0 by default.
+        """
         return 0
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
@@ -154,18 +172,18 @@ class Op:
         )
 
     def get_limits(self, target: Target) -> tuple[LimitCheck, ...]:
-        """Return the limits on `target`: those of the target, then those of the rule.
+        """Return the checks of the limits of a node on `target`: the target's, then the rule's.
 
-        A composition has only those of the rule.
+        A composition of several integer operators has only those of the rule.
         """
         if self.composition_name:
             return self.constraints
         return (*target.vendor.get_limit_checks(self.integer_op.name), *self.constraints)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return one violation for each limit of `target` that a float or integer `node` exceeds.
+        """Return one violation for each limit of `target` that `node`, float or integer, exceeds.
 
-        The limits are those of `get_limits`; a constraint returns the offending value, or None.
+        Empty if it keeps all limits of this rule and its integer operator.
         """
         violations = []
         for constraint in self.get_limits(target):
@@ -186,5 +204,8 @@ class Op:
 
 
 def fix_batch_to_one(target: Sequence[int]) -> list[int]:
-    """Return a Reshape target whose batch axis is 1, as on chips."""
+    """Return the Reshape target `target` with a batch of 1, as on chips.
+
+    Only a first entry of 0 or -1 is replaced.
+    """
     return [1 if i == 0 and d in (0, -1) else int(d) for i, d in enumerate(target)]

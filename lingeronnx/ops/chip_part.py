@@ -89,7 +89,7 @@ def _make_part_inputs(
 
 
 def _make_part_input(part: ir.Model, source: ir.Value, inside: Collection[int]) -> ir.Value:
-    """Return an input of a part with the name of `source`, and make the nodes `inside` consume it.
+    """Return an input of the part with the name of `source`; the nodes `inside` (ids) read it.
 
     `source` itself gets a new name. A graph input is returned unchanged.
     """
@@ -123,11 +123,11 @@ def _find_part_outputs(part: ir.Model, inside: Collection[int]) -> list[ir.Value
 
 
 def _is_part_output(value: ir.Value, node: ir.Node, holders: Collection[int]) -> bool:
-    """Whether `value` is read outside the part.
+    """Whether `value`, computed in the part, is read outside of it, as seen at `node`.
 
-    True if `node`, at which it is tested, is its host Dequant, if `node` is a Dequant, if it is a
-    graph output, and if another node than a host Dequant reads it that is not in `holders`: ids of
-    the nodes that have the value in their own part.
+    True if `node` is its host Dequant or a Dequant itself, if it is a graph output, and if another
+    node than a host Dequant reads it that is not in `holders`: ids of the nodes that have the value
+    in their own part.
     """
     if node is not value.producer() or node.op_type == DEQUANT.name or value.is_graph_output():
         return True
@@ -144,12 +144,12 @@ def is_host_dequant(node: ir.Node) -> bool:
 
 
 def find_chip_nodes(graph: ir.Model) -> set[int]:
-    """Return the ids of the nodes that the chip runs.
+    """Return the ids of the nodes of `graph` that the chip runs.
 
-    These are integer operators except host Dequants (`is_host_dequant`), and standard operators on
-    integer tensors. If an imported graph
-    does not declare types, outputs of integer operators are integer tensors. A 32-bit tensor that
-    no chip node computes contains numbers of the model itself, such as indices.
+    These are integer operators, except Dequants of wide integers, which the host computes, and
+    standard operators on integer tensors. If an imported graph does not declare types, outputs of
+    integer operators are integer tensors. A 32-bit tensor that no chip node computes contains
+    numbers of the model itself, such as indices.
     """
     chip_nodes: set[int] = set()
     for node in graph.graph:

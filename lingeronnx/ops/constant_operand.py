@@ -38,25 +38,25 @@ _UNIT_EXPONENT = 6  # a factor of 1 is stored as 2^6
 
 
 def _computed_inputs(node: ir.Node) -> list[int]:
-    """Return the index of the first input that is not constant, in a list; empty without one."""
+    """Return [index of the first input of `node` that is not constant]; [] without one."""
     return [i for i, value in enumerate(node.inputs) if ir.const_value(value) is None][:1]
 
 
 def _constant_inputs(node: ir.Node) -> list[int]:
-    """Return the indices of the constant inputs."""
+    """Return the indices of the constant inputs of `node`."""
     return [i for i, value in enumerate(node.inputs) if ir.const_value(value) is not None]
 
 
 def _lowers_to_batch_norm(form: BinaryIntegerOp, target: Target) -> bool:
-    """Whether `target` accepts no constant operand, so that BatchNorm2dInt is used."""
+    """Whether `target` accepts no constant operand of `form`, so that BatchNorm2dInt is used."""
     return target.get_limits(form.name, BinaryOperandLimits) is not None
 
 
 def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraint that a masked tensor keeps its scale, by its own statistics.
+    """Return the constraint that a sum with a mask has the scale of its unmasked input.
 
-    One pair (computed input, output) for a sum that adds a constant mask before a Softmax
-    (`masked_row_length`), otherwise an empty list.
+    One pair (computed input, output), by the statistics of the input, for a sum that adds a
+    constant mask before a Softmax; otherwise an empty list.
     """
     if masked_row_length(node) is None:
         return []
@@ -67,22 +67,26 @@ def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
 def _mask_headroom(node: ir.Node) -> float | None:
     """Return log(256 n), the headroom below the smallest score of a masked row of n elements.
 
-    The n masked elements of a row then get at most 1/256 of the weight of its smallest score. None
-    if the node does not add a mask, see `masked_row_length`.
+    The masked elements of a row then get at most 1/256 of the weight of its smallest score. None if
+    `node` does not add a constant mask before a Softmax.
     """
     row_length = masked_row_length(node)
     return None if row_length is None else math.log(256.0 * row_length)
 
 
 def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return the maximum exponent of a right-shifted product with a factor of 1."""
+    """Return the largest exponent (log2 of the scale) of the output of a sum with a constant.
+
+    It is that of the computed operand plus 6: a product with a factor of 1, stored as 2^6, is only
+    shifted right.
+    """
     return exponent(ir.input_name(node, _computed_inputs(node)[0])) + _UNIT_EXPONENT
 
 
 def _product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return the maximum exponent of a product that is only shifted right.
+    """Return the largest exponent (log2 of the scale) of the output of a product with a constant.
 
-    It is the sum of the exponents of the constant and the computed operand.
+    It is the sum of the exponents of both operands, since the product is only shifted right.
     """
     return exponent(ir.input_name(node, _constant_inputs(node)[0])) + exponent(
         ir.input_name(node, _computed_inputs(node)[0])
@@ -90,7 +94,10 @@ def _product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 
 
 def _supports_zero_points(form: BinaryIntegerOp, node: ir.Node, target: Target) -> bool:
-    """Whether zero points are possible: the operator exists and `node` is no mask."""
+    """Whether sum or product with a constant may have zero points on `target`.
+
+    It may if `form` takes a constant operand there, and if `node` adds no mask before a Softmax.
+    """
     return not _lowers_to_batch_norm(form, target) and masked_row_length(node) is None
 
 
@@ -111,15 +118,15 @@ class AddConstant(BinaryOp):
     may_emit_reshape = True  # to channels, where a chip takes one sample
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the index of the activation."""
+        """Return [index of the computed operand of `node`], which carries activations."""
         return _computed_inputs(node)
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the index of the constant operand."""
+        """Return [index of the constant operand of `node`], which is quantized as a weight."""
         return _constant_inputs(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the node has no such integer form, or None if it has one.
+        """Return why a sum (product) with a constant has no integer form, or None if it has one.
 
         It needs exactly one constant operand, of several float values, that does not broadcast the
         activation. Rejected are also a mask computed at run time, a constant that differs between
@@ -142,7 +149,10 @@ class AddConstant(BinaryOp):
         return None
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has the integer operator, or BatchNorm2dInt where that replaces it."""
+        """Whether `target` has the integer operator, or BatchNorm2dInt where that replaces it.
+
+        It does on targets that accept no constant operand.
+        """
         if _lowers_to_batch_norm(self.integer_op, target):
             return target.can_run(formats.BATCH_NORM2D.name)
         return target.can_run(self.integer_op.name)
@@ -151,7 +161,7 @@ class AddConstant(BinaryOp):
         """Emit the integer operator with the constant as second operand, or a BatchNorm2dInt.
 
         The BatchNorm2dInt, with the constant as its factor or offset, is emitted if the target has
-        the operator only for computed operands (`_lowers_to_batch_norm`).
+        the operator only for computed operands.
         """
         index, constant_index = self.data(node)[0], self.weight_inputs(node)[0]
         array = ir.require_const_value(node.inputs[constant_index])
@@ -175,8 +185,8 @@ class AddConstant(BinaryOp):
     ) -> None:
         """Emit Reshape, BatchNorm2dInt and Reshape; channels are the elements of a sample.
 
-        The constant, broadcast to `shape` (of a sample), is the factor (offset 0) if
-        `constant_is_factor`, otherwise the offset (factor 1).
+        The constant operand of `node`, broadcast to `shape` (of a sample), is the factor (offset 0)
+        if `constant_is_factor`, otherwise the offset (factor 1). `value` is the computed operand.
         """
         (constant_index,) = self.weight_inputs(node)
         x = low.input_qparams(node, self.data(node)[0])
@@ -184,7 +194,7 @@ class AddConstant(BinaryOp):
         count = math.prod(shape)
 
         def flatten(array: np.ndarray) -> np.ndarray:
-            """Broadcast to the shape of a sample and flatten."""
+            """Broadcast `array` to the shape of a sample, and flatten it."""
             return np.broadcast_to(array, shape).reshape(-1)
 
         if self.constant_is_factor:

@@ -63,27 +63,27 @@ def check_mul_shapes(node: ir.Node, target: Target) -> str | None:
 
 
 def _have_equal_samples(left: _Shape, right: _Shape) -> bool:
-    """Whether two shapes have the same rank and equal axes after the batch."""
+    """Whether the shapes `left` and `right` have the same rank and equal axes after the batch."""
     return len(left) == len(right) and left[1:] == right[1:]
 
 
 def _format_shape(shape: tuple[int | None, ...]) -> str:
-    """Format as "[N,3,4]"; unknown sizes are N."""
+    """Format `shape` as "[N,3,4]"; unknown sizes are N."""
     return "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
 class BinaryOp(Op):
-    """A rule for two activations with independent scales."""
+    """Base of rules for two activations with independent scales."""
 
     integer_op: BinaryIntegerOp
     scale_constraints = Scaling(shared_scales=share_no_scales)
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the indices of both operands."""
+        """Return the indices of the inputs with activations: both operands, [0, 1]."""
         return [0, 1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason to reject `node` if any of its inputs is a constant, else None."""
+        """Return why `node` has no integer form: an operand is constant; None if none is."""
         if any(ir.const_value(value) is not None for value in node.inputs):
             return (
                 f"{node.op_type} with a constant that is neither a scalar nor one value per "
@@ -99,16 +99,16 @@ class BinaryOp(Op):
     def make_integer_attributes(
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
-        """Return the scale attributes of inputs 0 and 1 and of the output."""
+        """Return the attributes with the scales planned in `low` of inputs 0, 1 and the output."""
         return self.integer_op.make_qparams_attributes(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )
 
 
 def _exclusive_operands(node: ir.Node) -> list[str]:
-    """Return the names of those of the first two inputs that only `node` consumes.
+    """Return the names of those of the first two inputs of `node` that no other node reads.
 
-    Omits tensors that are copies of another one (`is_repeated_tensor`). 0 to 2 names, in input
+    Tensors that are copies of another one, marked by a rewrite, are omitted. 0 to 2 names, in input
     order.
     """
     names = []
@@ -119,18 +119,18 @@ def _exclusive_operands(node: ir.Node) -> list[str]:
 
 
 def _adds_at_finer_scale(form: BinaryIntegerOp, target: Target) -> bool:
-    """Whether `target` adds at the finer scale of both operands and rounds once."""
+    """Whether `target` computes the sum `form` at the finer of both scales and rounds once."""
     arithmetic = target.get_arithmetic(form.name, AddArithmetic)
     return arithmetic is not None and arithmetic.operands is AddOperandPrecision.FINE
 
 
 def _shared_summand_scales(form: BinaryIntegerOp, node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraints that exclusive operands of a sum share its scale.
+    """Return the constraints that operands which only the sum `node` reads share its scale.
 
-    An operand whose only consumer is the sum is computed at the scale of the sum, which saves a
-    rounding. That second rounding is biased: a shift by one rounds every odd integer up. Copies
-    keep the scale of their source, which may have other consumers. There is no constraint if
-    `target` adds at the finer scale.
+    Such an operand is computed at the scale of the sum, which saves a rounding. That second
+    rounding is biased: a shift by one rounds every odd integer up. Copies keep the scale of their
+    source, which may have other consumers. There is no constraint if `target` adds at the finer
+    scale.
     """
     if _adds_at_finer_scale(form, target):
         return []
@@ -158,7 +158,10 @@ def _find_finer_summands(
 
 
 def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return min(q_x, q_y): both operands are only shifted right."""
+    """Return the largest exponent (log2 of the scale) of a sum: the smaller one of its operands.
+
+    Both operands are only shifted right.
+    """
     return min(exponent(ir.input_name(node, i)) for i in (0, 1))
 
 
@@ -193,7 +196,7 @@ class Add(BinaryOp):
         return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqAdd, with the operand to be shifted first if the executor only shifts that one.
+        """Emit iqAdd into `context`, the operand to be shifted first if only that can be shifted.
 
         The operands are exchanged (with their scales) if the first has the output's scale and the
         second has not.
@@ -223,9 +226,10 @@ class Sub(Add):
     floats = (("", "Sub"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqSub; if it does not support images, rank 4 is BatchNorm2dInt by -1 and iqAdd.
+        """Emit iqSub into `context`.
 
-        The BatchNorm2dInt negates the second operand in its own format.
+        On images that it does not support, BatchNorm2dInt by -1 and iqAdd. An image has rank 4. The
+        BatchNorm2dInt negates the second operand in its own format.
         """
         shape = ir.require_shape(node.inputs[1])
         limits = context.target.get_limits(formats.SUB.name, BinaryOperandLimits)
@@ -263,9 +267,10 @@ class Mul(BinaryOp):
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqMul; operands and scales are swapped if only the first one is [N, C, 1, 1].
+        """Emit iqMul into `context`.
 
-        Executors expect the per-channel operand second.
+        Operands and scales are swapped if only the first is [N, C, 1, 1]. Executors expect the
+        per-channel operand second.
         """
         attrs = self.make_integer_attributes(node, context)
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]

@@ -104,16 +104,19 @@ _FUNCTION_RULES = {"Linear": LINEAR, "LSTM": LSTM, "GRU": LSTM}
 
 
 def count_macs(node: ir.Node) -> int:
-    """Return the MACs of one sample; 0 if the operator has none or is unknown."""
+    """Return the multiply-accumulates (MACs) of `node` for one sample.
+
+    0 if it has none or is unknown.
+    """
     return _count_node(node) or 0
 
 
 def count_macs_if_known(node: ir.Node, needs_static_shapes: bool = False) -> int | None:
-    """Return the multiply-accumulates of one sample, or None if they are unknown.
+    """Return the multiply-accumulates of the float `node` for one sample, or None if unknown.
 
-    They are 0 for operators without products, and None for standard operators that are not counted,
-    for operators of unknown domains, and for control flow with products whose number depends on
-    values. A dimension that is not known is a batch, and counts as 1.
+    They are 0 for operators without products. They are None for standard operators that are not
+    counted, for operators of unknown domains, and for control flow with products whose number
+    depends on values. A dimension that is not known is a batch, and counts as 1.
 
     Parameters
     ----------
@@ -130,12 +133,16 @@ def count_macs_if_known(node: ir.Node, needs_static_shapes: bool = False) -> int
 
 
 def is_integer_product(node: ir.Node) -> bool:
-    """Whether a node of a float model multiplies integers."""
+    """Whether the operator of `node` multiplies integers in a float model, as ConvInteger does."""
     return (node.domain, ir.base_op_type(node)) in _INTEGER_PRODUCTS
 
 
 def _count_node(node: ir.Node) -> int | None:
-    """Count the products of a node itself, without subgraphs; unknown dimensions count as 1."""
+    """Return the products of `node` itself for one sample, without subgraphs.
+
+    None if they are unknown. Unknown dimensions count as 1. Standard operators, and listed ones of
+    other domains, without a counter have 0.
+    """
     op_type = ir.base_op_type(node)
     if node.domain == ir.FUNCTION_DOMAIN:
         rule = _FUNCTION_RULES.get(op_type)
@@ -149,14 +156,17 @@ def _count_node(node: ir.Node) -> int | None:
 
 
 def _is_counted(node: ir.Node) -> bool:
-    """Whether the operator has products that are counted by shapes."""
+    """Whether there is a counter of products for the operator of `node`, which needs its shapes."""
     if node.domain == ir.FUNCTION_DOMAIN:
         return ir.base_op_type(node) in _FUNCTION_RULES
     return (node.domain, ir.base_op_type(node)) in _MAC_COUNTERS
 
 
 def _has_static_shapes(node: ir.Node) -> bool:
-    """Whether all dimensions of the inputs and of the first output are known."""
+    """Whether all dimensions of the inputs and of the first output of `node` are known.
+
+    Absent inputs count as known.
+    """
     for value in (*node.inputs, node.outputs[0]):
         shape = () if value is None else ir.get_shape(value)
         if shape is None or None in shape:
@@ -165,9 +175,11 @@ def _has_static_shapes(node: ir.Node) -> bool:
 
 
 def _count_control_flow(node: ir.Node) -> int | None:
-    """Count the products in the bodies of a node.
+    """Return the products in the subgraphs of `node` (If, Loop, Scan), or None if they are unknown.
 
-    They are known if there are none, or if all branches of an If have equally many.
+    They are 0 if no subgraph has any, and that of a branch if all branches of an If have equally
+    many; otherwise they depend on values. A subgraph with unknown dimensions in a product is
+    unknown.
     """
     counts: list[int | None] = []
     for attribute in node.attributes.values():
@@ -182,9 +194,10 @@ def _count_control_flow(node: ir.Node) -> int | None:
 
 
 def _sample_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape of one sample, or None if the rank is unknown.
+    """Return the shape of `value` for one sample, axis 0 (the batch) as 1.
 
-    The batch and unknown dimensions are 1.
+    None if the rank is unknown. Other unknown dimensions are 1 as well. None is also returned for
+    an absent value.
     """
     shape = None if value is None else ir.get_shape(value)
     if shape is None:
@@ -193,12 +206,15 @@ def _sample_shape(value: ir.Value | None) -> list[int] | None:
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:
-    """Return the input at `index`, or None if the node has fewer."""
+    """Return the input of `node` at `index`, or None if it is absent or the node has fewer."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _full_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape including axis 0, unknown dimensions as 1, or None if it is unknown."""
+    """Return the shape of `value` with axis 0, unknown dimensions as 1, or None if there is none.
+
+    That is so for an absent value and for an unknown rank.
+    """
     shape = None if value is None else ir.get_shape(value)
     return None if shape is None else [int(dim or 1) for dim in shape]
 
@@ -206,11 +222,15 @@ def _full_shape(value: ir.Value | None) -> list[int] | None:
 def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
     """Return a counter of the MACs of a convolution whose weights are input `index`.
 
-    They are the output elements times the elements of a filter; None if a shape is unknown.
+    They are the output elements of a sample times the elements of a filter; None if a shape is
+    unknown.
     """
 
     def count(node: ir.Node) -> int | None:
-        """Return the output elements of a sample times those of a filter; None if unknown."""
+        """Return the output elements of a sample times those of a filter, for a convolution `node`.
+
+        None is returned if the rank of output or weight is unknown.
+        """
         output, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
         if output is None or weight is None:
             return None
@@ -220,7 +240,10 @@ def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
 
 
 def _count_conv_transpose(node: ir.Node) -> int | None:
-    """Return the input elements of a sample times the elements of a filter; None if unknown."""
+    """Return the input elements of a sample times those of a filter (weight axes from 1).
+
+    None is returned if the rank of either is unknown.
+    """
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
     return None if source is None or weight is None else math.prod(source) * math.prod(weight[1:])
 
@@ -228,7 +251,7 @@ def _count_conv_transpose(node: ir.Node) -> int | None:
 def _count_matmul(node: ir.Node) -> int | None:
     """Return the output's elements per sample times the length of the contracted axis of input 0.
 
-    The contracted axis is the last one, or the one before it with `transA`. None if a shape is
+    The contracted axis is the last one, or the one before it with `transA`. None if a rank is
     unknown.
     """
     output, left = _sample_shape(node.outputs[0]), _full_shape(node.inputs[0])
@@ -239,19 +262,19 @@ def _count_matmul(node: ir.Node) -> int | None:
 
 
 def _count_packed_matmul(node: ir.Node) -> int | None:
-    """Return the output elements times K, of a product with a packed low-bit weight.
+    """Return the output elements per sample times attribute K, for a weight packed in few bits.
 
-    The shape of the weight is in the attributes; None if it or that of the output is unknown.
+    None is returned if K is missing or the output's rank unknown.
     """
     output, inner = _sample_shape(node.outputs[0]), ir.get_attr(node, "K")
     return None if output is None or inner is None else math.prod(output) * int(inner)
 
 
 def _count_recurrent(node: ir.Node) -> int | None:
-    """Return the number of steps times the elements of input weights and recurrent weights.
+    """Return the steps times the elements of input and recurrent weights, of an LSTM, GRU or RNN.
 
-    Steps are axis 0 of the input, axis 1 with `layout` 1; an unknown number counts as 1. None if a
-    weight's shape or the input's rank is unknown.
+    Steps are axis 0 of the input, axis 1 with `layout` 1; an unknown number counts as 1. None if
+    the rank of a weight or of the input is unknown.
     """
     sequence = ir.get_shape(node.inputs[0])
     weight_x, weight_h = _full_shape(_input(node, 1)), _full_shape(_input(node, 2))
@@ -264,8 +287,8 @@ def _count_recurrent(node: ir.Node) -> int | None:
 def _count_einsum(node: ir.Node) -> int | None:
     """Return the product of all dimensions but the batch, times the number of operands less one.
 
-    The batch is the first letter of the first computed operand. None for an unknown shape, an
-    ellipsis or a term of another rank.
+    The batch is the first letter of the first operand that is not constant. None for an unknown
+    rank, an ellipsis or a term of another rank.
     """
     terms = str(ir.get_attr(node, "equation", "")).replace(" ", "").partition("->")[0].split(",")
     shapes = [None if value is None else ir.get_shape(value) for value in node.inputs]
@@ -284,10 +307,10 @@ def _count_einsum(node: ir.Node) -> int | None:
 
 
 def _count_attention(node: ir.Node) -> int | None:
-    """Count query-key and score-value products of one sample.
+    """Return the query-key and score-value products of an attention `node` for one sample.
 
-    Shapes are [N, T, width] or [N, heads, T, width]. None with cached keys and values, or another
-    or unknown rank.
+    Queries, keys and values have shape [N, T, width] or [N, heads, T, width]. None with cached keys
+    and values, or another or unknown rank.
     """
     shapes = [_sample_shape(_input(node, index)) for index in (0, 1, 2)]
     past = any(_input(node, index) is not None for index in _PAST_INPUTS[node.domain])
@@ -303,10 +326,10 @@ _PAST_INPUTS: Mapping[str, tuple[int, ...]] = {"": (4, 5), _CONTRIB: (6, 7)}
 
 
 def _count_projected_attention(node: ir.Node) -> int | None:
-    """Count attention with one projection weight [width, 3 * inner], for one sample.
+    """Return the products of an attention that projects its input [N, steps, width], per sample.
 
-    The input is [batch, steps, width]; `qkv_hidden_sizes` may give the sizes of q, k and v. None
-    with a cache, or another or unknown rank.
+    The one weight is [width, sizes of q, k and v]; `qkv_hidden_sizes` may give the sizes, else they
+    are thirds. None with a cache of earlier steps, or for another or unknown rank.
     """
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
     if source is None or weight is None or _input(node, 4) is not None:
@@ -319,7 +342,7 @@ def _count_projected_attention(node: ir.Node) -> int | None:
 
 
 def _count_linear_model(node: ir.Node) -> int | None:
-    """Return the number of the attribute's coefficients, or None without any."""
+    """Return the number of elements of attribute `coefficients`, or None without any."""
     return len(ir.get_attr(node, "coefficients") or ()) or None
 
 

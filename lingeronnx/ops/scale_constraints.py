@@ -46,44 +46,55 @@ class ScalePair:
 
 
 def share_input_output_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraint that input and output share a scale."""
+    """Return the constraint that input 0 and output 0 of `node` share a scale, on any `target`."""
     return [ScalePair(ir.input_name(node), ir.output_name(node))]
 
 
 def share_no_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return no constraint: the output has its own scale."""
+    """Return no constraint, for any `node`: the output has its own scale."""
     return []
 
 
 def product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return q_x + q_w, the maximum exponent of a product that is only shifted right."""
+    """Return the largest exponent (log2 of the scale) of a product: the sum of those of its inputs.
+
+    `exponent` gives that of a tensor by name. The product is only shifted right on such targets.
+    """
     return exponent(ir.input_name(node, 0)) + exponent(ir.input_name(node, 1))
 
 
 def make_fixed_max_exponent(fraction_bits: int) -> Callable[[ir.Node, ExponentLookup], int]:
-    """Return a `max_output_exponent` function that always returns `fraction_bits`."""
+    """Return a function (node, exponent lookup) that always returns `fraction_bits`.
+
+    As `Scaling.max_output_exponent`, that limits the exponent (log2 of the scale) of the output.
+    """
     return lambda node, exponent: fraction_bits
 
 
 def _no_max_exponent(node: ir.Node, exponent: ExponentLookup) -> None:
+    """Return None, the default of `Scaling.max_output_exponent`: the exponent is not limited."""
     return None
 
 
 def _no_min_exponent(target: Target) -> None:
+    """Return None, the default of `Scaling.min_input_exponent`: inputs have 8 bits only."""
     return None
 
 
 def _no_inputs_to_coarsen(
     node: ir.Node, target: Target, scale: Callable[[str], float]
 ) -> list[str]:
+    """Return [], the default of `Scaling.inputs_to_coarsen`: none gains by the output scale."""
     return []
 
 
 def _no_extra_headroom(node: ir.Node) -> None:
+    """Return None, the default of `Scaling.headroom_below`: the output range needs no extension."""
     return None
 
 
 def _no_function(model: ir.Model, node: ir.Node, target: Target) -> None:
+    """Return None, the default of `Scaling.real_function`: no function determines the scale."""
     return None
 
 

@@ -27,7 +27,8 @@ def mark_shared_scale_parts(node: ir.Node) -> None:
 def is_repeated_tensor(value: ir.Value | None) -> bool:
     """Whether `value` is a Concat of one tensor with itself, possibly reshaped afterwards.
 
-    Only Concats that a rewrite has marked (`_PARTS_KEY`) count; they keep the tensor's scale.
+    Only Concats that a rewrite has marked as parts of one tensor count; they keep the tensor's
+    scale.
     """
     node = ir.producer(value)
     while node is not None and node.op_type == "Reshape":
@@ -43,15 +44,15 @@ def check_computed_inputs(node: ir.Node, target: Target) -> str | None:
 
 
 def _computed_input_indices(node: ir.Node) -> list[int]:
-    """Return the indices of the inputs that are not constant."""
+    """Return the indices of the inputs of `node` that are not constant."""
     return [i for i, value in enumerate(node.inputs) if ir.const_value(value) is None]
 
 
 def _shared_concat_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraints that inputs which only this Concat consumes share the output's scale.
+    """Return the constraints that inputs read only by the Concat `node` share the output's scale.
 
-    They apply to parts of one tensor (`_PARTS_KEY`), and on chips that cannot shift inputs right;
-    otherwise every input is requantized and the list is empty. Graph inputs are left out.
+    They apply to parts of one tensor, as marked by a rewrite, and on chips that cannot shift inputs
+    right; otherwise every input is requantized and the list is empty. Graph outputs are left out.
     """
     arithmetic = target.get_arithmetic(formats.CONCAT.name, Arithmetic)
     shifts_right = arithmetic is None or not arithmetic.zeroes_larger_scales
@@ -76,7 +77,7 @@ class Concat(Op):
     constraints = (check_computed_inputs,)
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the indices of the inputs that are no constants."""
+        """Return the indices of the inputs of `node` that carry activations (are not constant)."""
         return _computed_input_indices(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
@@ -94,7 +95,7 @@ class Concat(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqCat with one scale per input; a Requant precedes where the chip cannot rescale.
+        """Emit iqCat with one scale per input into `context`, after a Requant where one is needed.
 
         A Requant to the output's scale precedes an input whose scale is larger than the output's if
         the chip zeroes such inputs; constants are quantized in the output's format.

@@ -44,15 +44,20 @@ _IntegerNodeSpec = tuple[Format, list[ir.Value], dict[str, AttributeValue]]
 
 
 class _PadStep(Protocol):
-    """A padding node; `source` and `result` are its shapes [channels, height, width]."""
+    """A node that pads an image; `source` and `result` are shapes [channels, height, width]."""
 
     @property
-    def source(self) -> list[int]: ...
+    def source(self) -> list[int]:
+        """The shape [channels, height, width] before padding."""
     @property
-    def result(self) -> list[int]: ...
+    def result(self) -> list[int]:
+        """The shape [channels, height, width] after padding."""
 
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
-        """Return the integer operator, its inputs after the first, and its attributes."""
+        """Return the integer operator that pads, its inputs after the first, and its attributes.
+
+        Constants are added to `low`; `number` is part of their names, `node` is the float Pad.
+        """
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,16 @@ class _PaddedImage:
         return [channels, height + top + bottom, width + left + right]
 
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
-        """Return (iqPad, inputs after the first, attributes); `number` is part of the names."""
+        """Return (iqPad, its inputs after the first, attributes) for this image and its pads.
+
+        Constants are added to `low`; `number` is part of their names, `node` is the float Pad.
+        """
         top, left, bottom, right = self.pads
         inputs = _add_pad_inputs(node, low, f"pads{number}", [0, 0, top, left, 0, 0, bottom, right])
         return formats.PAD, inputs, _make_pad_attributes(node, low)
 
     def split_into_tap_convs(self, max_kernel: int) -> Iterator[_TapConv]:
-        """Yield convolutions that add these pads as zeros, with kernels within `max_kernel`.
+        """Yield depthwise convolutions, of kernels up to `max_kernel`, that add the pads as zeros.
 
         Each takes the result of the one before; a kernel is also limited by the size of its input.
         """
@@ -98,7 +106,7 @@ class _PaddedImage:
 
 @dataclass(frozen=True)
 class _TapConv:
-    """A depthwise convolution whose kernel has a single tap at `tap_position`."""
+    """A depthwise convolution that pads: its kernel has a single tap, at `tap_position`."""
 
     source: list[int]
     kernel: list[int]
@@ -106,13 +114,13 @@ class _TapConv:
 
     @property
     def result(self) -> list[int]:
-        """The shape [channels, height, width]: each axis grows by the kernel size - 1."""
+        """The output's shape [channels, height, width]: each axis grows by the kernel size - 1."""
         size = [n + k - 1 for n, k in zip(self.source[1:], self.kernel, strict=True)]
         return [self.source[0], *size]
 
     @property
     def _attributes(self) -> dict[str, AttributeValue]:
-        """The attributes: stride 1, dilation 1, one group per channel, kernel - 1 pads per side."""
+        """Attributes of the convolution: stride and dilation 1, a group per channel, full pads."""
         pads = [k - 1 for k in self.kernel] * 2
         return {
             "kernel_shape": self.kernel,
@@ -123,10 +131,11 @@ class _TapConv:
         }
 
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
-        """Return (Conv2dInt, [weights], attributes).
+        """Return (Conv2dInt, [weights], attributes) for this convolution.
 
-        The weights are zero but for one tap per channel. Input and output have the output's format;
-        the tap is 1 in the format of the weights.
+        The weights, added to `low`, are zero but for one tap per channel, which is 1 in their
+        format; input and output have the output's format. `number` is part of the names, `node` is
+        the float Pad.
         """
         taps = np.zeros((self.source[0], 1, *self.kernel), np.int8)
         taps[:, 0, self.tap_position[0], self.tap_position[1]] = _TAP_VALUE
@@ -135,7 +144,7 @@ class _TapConv:
         return formats.CONV2D, [weight], {**self._attributes, **attrs}
 
     def fits_limits(self, target: Target) -> bool:
-        """Whether a batch-1 Conv2dInt of these shapes violates no limit of `target`."""
+        """Whether a Conv2dInt of these shapes, for one sample, violates no limit of `target`."""
         inputs = [
             make_detached_value([1, *self.source]),
             make_detached_value([self.source[0], 1, *self.kernel]),
@@ -162,16 +171,16 @@ def check_pad_form(node: ir.Node, target: Target) -> str | None:
 
 
 def _lowers_to_iqpad(node: ir.Node, target: Target) -> bool:
-    """Whether `node` becomes a single iqPad: the target has it, for the mode and rank of `node`."""
+    """Whether `node` becomes a single iqPad: `target` has it, for the mode and rank of `node`."""
     return target.can_run(formats.PAD.name) and _iqpad_supports(
         node, len(ir.get_shape(node.inputs[0]) or ()), target
     )
 
 
 def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
-    """Whether iqPad of `target` supports the mode of `node` and `rank` axes.
+    """Whether iqPad of `target` supports the mode of `node`, and tensors with `rank` axes.
 
-    True without limits.
+    True if the target states no limits.
     """
     limits = target.get_limits(formats.PAD.name, PadLimits)
     return limits is None or (
@@ -180,7 +189,7 @@ def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
 
 
 def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
-    """Plan the iqPads or convolutions that pad the tensor as images, or None if impossible.
+    """Plan the iqPads or convolutions that pad the tensor of `node` as images; None if impossible.
 
     Only float Pads of mode "constant" with constant pads and known sizes are planned. A target with
     iqPad uses iqPads, and None is returned if its iqPad does not support rank 4. Any other target
@@ -207,7 +216,7 @@ def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
 
 
 def _iter_padded_images(sizes: Sequence[int], pads: Sequence[int]) -> Iterator[_PaddedImage]:
-    """Yield the images as which a tensor [batch, *sizes] is padded one after the other.
+    """Yield the images as which a tensor [batch, *sizes] is padded, one after the other.
 
     `pads` are ONNX's: the begins of all axes with the batch, then the ends. Three sizes whose first
     is not padded are one image; otherwise each padded axis is padded as the height of an image
@@ -237,7 +246,7 @@ class Pad(SameRankRule):
         """Return why the padding has no integer form, or None if it has one.
 
         Reasons: pads or pad value computed at run time, a pad value that is not finite, a negative
-        pad, mode wrap, and the reasons of the base class.
+        pad, mode wrap, an unknown shape, and an output with another batch axis.
         """
         pads, value = get_pads(node), _get_pad_value(node)
         if pads is None or value is None or not math.isfinite(value):
@@ -249,14 +258,14 @@ class Pad(SameRankRule):
         return super().explain_rejection(node)
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has iqPad or Conv2dInt."""
+        """Whether `target` has iqPad or Conv2dInt, one of which pads."""
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit one iqPad if the target runs it as is (`_lowers_to_iqpad`), otherwise planned steps.
+        """Emit one iqPad if the target runs it as is, otherwise steps that pad one image each.
 
-        The steps (`_plan_pad_steps`) are iqPads or depthwise Conv2dInts on images, with Reshapes
-        between them; without a plan, one iqPad is emitted as well.
+        The steps are iqPads or depthwise Conv2dInts on images, with Reshapes between them; if no
+        steps can be planned, one iqPad is emitted as well.
         """
         pads, steps = get_pads(node), _plan_pad_steps(node, context.target)
         assert pads is not None
@@ -269,7 +278,7 @@ class Pad(SameRankRule):
 
     @staticmethod
     def _emit_steps(node: ir.Node, context: LoweringContext, steps: Sequence[_PadStep]) -> None:
-        """Emit the planned steps, with a Reshape where consecutive shapes differ.
+        """Emit the planned `steps` into `context`, with a Reshape where consecutive shapes differ.
 
         All tensors have the output's format; the batch axis keeps its size.
         """
@@ -298,16 +307,20 @@ class Pad(SameRankRule):
 def _add_reshape_target(
     node: ir.Node, low: LoweringContext, suffix: str, shape: Sequence[int]
 ) -> ir.Value:
-    """Add the constant target of a Reshape to [1, *shape]."""
+    """Add the constant target [1, *shape] of a Reshape to `low`; return it.
+
+    Its name is made of the output of `node` and `suffix`.
+    """
     return low.array(f"{node.outputs[0].name}_{suffix}_sizes", np.array([1, *shape], np.int64))
 
 
 def _add_pad_inputs(
     node: ir.Node, low: LoweringContext, suffix: str, pads: Sequence[int]
 ) -> list[ir.Value]:
-    """Add the inputs of an iqPad after the first: `pads` and the pad value as integer.
+    """Add the inputs of an iqPad after the first to `low`: `pads` and the pad value; return both.
 
-    The value is quantized in the output's format; `suffix` is part of the constants' names.
+    The value of `node` is quantized in the output's format; `suffix` is part of the constants'
+    names.
     """
     value, name = _get_pad_value(node), node.outputs[0].name
     assert value is not None
@@ -319,7 +332,7 @@ def _add_pad_inputs(
 
 
 def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
-    """Return the `mode` of the Pad and the scales of an iqPad, both the output's."""
+    """Return the attributes of an iqPad: the `mode` of `node`, and the output's scale twice."""
     return {
         "mode": ir.get_attr(node, "mode", "constant"),
         **formats.PAD.make_qparams_attributes(low.output_qparams(node)),
@@ -327,7 +340,7 @@ def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, Attri
 
 
 def get_pads(node: ir.Node) -> list[int] | None:
-    """Return the pads of a float Pad of any opset, or None if not constant.
+    """Return the pads of `node`, a float Pad of any opset, or None if they are not constant.
 
     They are in ONNX's order, the begins of all axes and then the ends, also if the node has `axes`.
     """
@@ -348,7 +361,7 @@ def get_pads(node: ir.Node) -> list[int] | None:
 
 
 def _get_pad_value(node: ir.Node) -> float | None:
-    """Return the pad value: constant input 2, or attribute `value` (default 0) without an input 2.
+    """Return the pad value of `node`: constant input 2, or else the attribute `value` (default 0).
 
     None if input 2 is computed at run time.
     """

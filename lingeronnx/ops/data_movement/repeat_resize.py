@@ -20,7 +20,7 @@ class SameRankRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the node has no integer form, or None if it has one.
+        """Return why `node` has no integer form, or None if it has one.
 
         Reasons: an unknown shape, and another rank or batch axis at the output than at the input.
         """
@@ -37,16 +37,17 @@ class Tile(SameRankRule):
     floats = (("", "Tile"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if the repeats are not constant, else that of the base class.
+        """Return why the Tile has no integer form, or None if it has one.
 
-        None if the node is not rejected.
+        Reasons: repeats that are not constant, an unknown shape, and another rank or batch axis at
+        the output.
         """
         if ir.const_value(node.inputs[1]) is None:
             return "its repeats are computed at run time"
         return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Tile with the same repeats as an int64 constant."""
+        """Emit Tile with the same repeats as an int64 constant into `context`."""
         repeats = ir.require_const_value(node.inputs[1])
         constant = context.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
         context.emit(formats.TILE, node, [context.get_integer_input(node, 0), constant], {})
@@ -59,7 +60,7 @@ class Expand(SameRankRule):
     floats = (("", "Expand"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Expand to the output shape, with 1 for the batch."""
+        """Emit Expand to the output shape, with 1 for the batch, into `context`."""
         target = [1, *(int(d or 1) for d in ir.require_shape(node.outputs[0])[1:])]
         constant = context.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
         context.emit(formats.EXPAND, node, [context.get_integer_input(node, 0), constant], {})
@@ -74,8 +75,8 @@ class Resize(SameRankRule):
     def explain_rejection(self, node: ir.Node) -> str | None:
         """Return why the Resize has no integer form, or None if it has one.
 
-        It must have mode "nearest", a transform of COORDINATE_TRANSFORMS, no `axes`, and known
-        sizes that are multiples of the input's (batch aside).
+        It must have mode "nearest", a known coordinate transform, no `axes`, and known sizes that
+        are multiples of the input's (batch aside).
         """
         reason = super().explain_rejection(node)
         if reason is not None:

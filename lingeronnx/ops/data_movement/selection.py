@@ -102,17 +102,23 @@ def _find_partial_ranges(node: ir.Node, shape: Sequence[int | None]) -> list[tup
 
 
 def _is_embedding(node: ir.Node) -> bool:
-    """Whether the Gather `node` selects rows of a constant table."""
+    """Whether `node`, a Gather, selects rows of a constant table."""
     return ir.const_value(node.inputs[0]) is not None
 
 
 def _shared_gather_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraint that input and output share a scale; none for embeddings."""
+    """Return the constraint that input and output of a Gather share a scale; [] for embeddings.
+
+    An embedding selects rows of a constant table.
+    """
     return [] if _is_embedding(node) else share_input_output_scale(node, target)
 
 
 def _supports_zero_points(node: ir.Node, target: Target) -> bool:
-    """Whether zero points are possible; the rows of a constant table are weights."""
+    """Whether a Gather may have zero points.
+
+    False for rows of a constant table, which are weights.
+    """
     return not _is_embedding(node) and formats.GATHER.supports_zero_points
 
 
@@ -129,14 +135,18 @@ class Gather(Op):
     floats = (("", "Gather"),)
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the index of the data, or nothing if it is a constant table."""
+        """Return [0], the input with the activations.
+
+        [] if the Gather selects rows of a constant table.
+        """
         return [] if _is_embedding(node) else [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
         """Return why the Gather has no integer form, or None if it has one.
 
-        A float table must be an embedding (`_explain_table_rejection`). Otherwise the index must be
-        a constant of rank 0 or 1, along an axis of known size that is not the batch axis.
+        A float table must be a matrix whose rows a computed int64 index selects (an embedding).
+        Otherwise the index must be a constant of rank 0 or 1, along an axis of known size that is
+        not the batch axis.
         """
         table, index = (ir.const_value(value) for value in node.inputs)
         if table is not None and table.dtype.kind == "f":

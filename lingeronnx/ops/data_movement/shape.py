@@ -27,7 +27,7 @@ __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "explain_b
 
 
 def explain_batch_move(node: ir.Node) -> str | None:
-    """Return why axis 0 of the output is not the batch of the input, or None if it is.
+    """Return why axis 0 of the output of `node` is not the batch of its input, or None if it is.
 
     Reasons: the sizes of axis 0 differ, or another size of input or output is unknown.
     """
@@ -45,12 +45,15 @@ class _ShapeRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if the node moves the batch axis, else None."""
+        """Return why `node` has no integer form: it moves the batch axis, or a size is unknown.
+
+        Or None.
+        """
         return explain_batch_move(node)
 
 
 def _count_sample_elements(shape: Sequence[int | None]) -> int:
-    """Return the number of elements of a sample, unknown dimensions counted as 1."""
+    """Return the number of elements of a sample of `shape`, unknown dimensions counted as 1."""
     return math.prod(int(dim or 1) for dim in shape[1:])
 
 
@@ -62,9 +65,9 @@ class Reshape(_ShapeRule):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the reshape has no integer form, or None if it has one.
+        """Return why the Reshape has no integer form, or None if it has one.
 
-        Reasons: a target shape computed at run time, the reasons of the base class, and numbers of
+        Reasons: a target computed at run time, unknown sizes, another batch axis, and numbers of
         elements per sample (without axis 0) that differ between input and output.
         """
         if ir.const_value(node.inputs[1]) is None:
@@ -105,10 +108,10 @@ class Flatten(_ShapeRule):
     floats = (("", "Flatten"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the flattening has no integer form, or None if it has one.
+        """Return why the Flatten has no integer form, or None if it has one.
 
         An axis other than 1 (also written 1 - rank) is rejected, since it would flatten the batch
-        axis; otherwise the base class decides.
+        axis; unknown sizes are too.
         """
         rank = len(ir.get_shape(node.inputs[0]) or ())
         axis = ir.get_attr(node, "axis", 1)
@@ -117,7 +120,7 @@ class Flatten(_ShapeRule):
         return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Flatten with axis 1."""
+        """Emit Flatten with axis 1 into `context`: all axes after the batch become one."""
         context.emit(formats.FLATTEN, node, context.inputs(node), {"axis": 1})
 
 
@@ -128,9 +131,9 @@ class Squeeze(_ShapeRule):
     floats = (("", "Squeeze"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with axes as an attribute; without axes, all axes of size 1 but the batch.
+        """Emit Squeeze with the axes as an attribute, counted from the front, into `context`.
 
-        Axes are counted from the front.
+        Without axes, all of size 1 but the batch are removed.
         """
         source = ir.require_shape(node.inputs[0])
         axes = ir.get_axes(node)
@@ -189,15 +192,18 @@ class Transpose(_ShapeRule):
     floats = (("", "Transpose"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if the permutation moves axis 0, else None; without `perm` it does."""
+        """Return why the Transpose has no integer form: its permutation moves axis 0; or None.
+
+        Without `perm`, which reverses the axes, it does.
+        """
         perm = ir.get_attr(node, "perm")
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Transpose, split in two if the executor does not support the permutation.
+        """Emit Transpose into `context`, or two if the executor does not support the permutation.
 
-        A permutation in `context.target.unsupported_perms` is factored in two that are not. What
-        node a permutation becomes is decided by `_emit_permutation`.
+        A permutation in the target's `unsupported_perms` is factored in two that are not. A tensor
+        that is too large for one Transpose is transposed in slices.
         """
         perm, value = tuple(ir.get_attr(node, "perm")), context.get_integer_input(node, 0)
         shape = ir.require_shape(node.inputs[0])
@@ -219,10 +225,10 @@ def _emit_permutation(
     shape: Sequence[int | None],
     perm: tuple[int, ...],
 ) -> tuple[Format, Sequence[ir.Value], dict[str, Any]]:
-    """Return the operator that permutes the axes of `value`, its inputs and its attributes.
+    """Return the operator that permutes the axes of `value` by `perm`, with inputs and attributes.
 
-    The caller emits it. It is a Transpose; if `_plan_transpose_parts` splits the tensor, an iqCat
-    of transposed slices, whose nodes are emitted here. `shape` is that of `value`.
+    The caller emits it. It is a Transpose; for a tensor above the target's limit, an iqCat of
+    transposed slices, whose nodes are emitted here into `low`. `shape` is that of `value`.
     """
     q = low.input_qparams(node, 0)
     split_parts = _plan_transpose_parts(shape, perm, low.target)
@@ -251,7 +257,7 @@ def _emit_permutation(
 def _plan_transpose_parts(
     shape: Sequence[int | None], perm: tuple[int, ...], target: Target
 ) -> tuple[int, Sequence[tuple[int, int]]] | None:
-    """Return the input axis and the ranges (start, end) of the slices of a large tensor.
+    """Return the input axis and the ranges (start, end) of slices in which to transpose a tensor.
 
     None if the tensor has at most the target's `max_bytes` per sample, no limit or shape is known,
     or no axis is long enough. The first axis of the result is preferred, so that the slices are

@@ -71,9 +71,9 @@ def _emit_clip(node: ir.Node, low: LoweringContext, bounds: tuple[int, int]) -> 
 
 
 def can_compose_clip(node: ir.Node, target: Target) -> bool:
-    """Whether Clip(0, b) is composed of BatchNorm2dInt and Relu, because `target` has no Clip.
+    """Whether Clip(0, b) is computed by BatchNorm2dInt and Relu, because `target` has no Clip.
 
-    The target must have both, and the node a known shape.
+    The target must have both, and the node a known shape of at most four axes.
     """
     if target.can_run(formats.CLIP.name) or not nchw_shape(node):
         return False
@@ -81,9 +81,10 @@ def can_compose_clip(node: ir.Node, target: Target) -> bool:
 
 
 def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
-    """Emit Clip(0, high) as ``relu(high - relu(high - x))``.
+    """Emit Clip(0, high) of the input of `node` as ``relu(high - relu(high - x))``.
 
-    Nothing is rounded. If ``high - x`` saturates, the result is 0 as without saturation.
+    `high` is an integer of the output's format. Nothing is rounded. If ``high - x`` saturates, the
+    result is 0 as without saturation.
     """
     q, shape = low.output_qparams(node), nchw_shape(node) or ()
     value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), q)
@@ -112,7 +113,7 @@ def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
 
 
 def _share_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraint that input and output share a scale.
+    """Return the constraint that input and output of `node` share a scale.
 
     If the input has no other consumer, only the statistics of the output matter.
     """
@@ -122,7 +123,10 @@ def _share_scale(node: ir.Node, target: Target) -> list[ScalePair]:
 
 
 def _has_clip(node: ir.Node, target: Target) -> bool:
-    """Whether `target` has Clip, which zero points need; saturation replaces it around 0 only."""
+    """Whether `target` has Clip, so that Relu and Clip may have zero points there.
+
+    Without it, saturation replaces a Clip around 0 only.
+    """
     return target.can_run(formats.CLIP.name)
 
 
@@ -139,7 +143,7 @@ class Relu(Op):
     preserves_integers = True
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Relu, or, if the output's zero point is not 0, Clip to [zero point, highest]."""
+        """Emit Relu into `context`, or Clip to [zero point, highest] if the zero point is not 0."""
         q = context.output_qparams(node)
         if q.zero_point:
             _emit_clip(node, context, (q.zero_point, q.high))
@@ -156,11 +160,14 @@ class Clip(Op):
     preserves_integers = True
 
     def is_available(self, target: Target) -> bool:
-        """Return True: saturation replaces a missing Clip."""
+        """Return True: where `target` has no Clip, saturation replaces it."""
         return True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if the bounds are computed at run time, else None."""
+        """Return why the Clip has no integer form: its bounds are computed at run time.
+
+        None if not.
+        """
         return "its bounds are computed at run time" if get_clip_bounds(node) is None else None
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
@@ -187,8 +194,8 @@ class Clip(Op):
         """Emit Relu, a composition of two Relus, or Clip, depending on the bounds as integers.
 
         A lower bound of 0 (without zero point) is a Relu if the upper bound is the largest integer,
-        otherwise a composition if the output has at most 8 bits and `can_compose_clip`; all other
-        bounds are a Clip. An infinite bound is the format's own.
+        otherwise, if the output has at most 8 bits and the target has no Clip, a composition; all
+        other bounds are a Clip. An infinite bound is the format's own.
         """
         bounds, q = get_clip_bounds(node), context.output_qparams(node)
         assert bounds is not None

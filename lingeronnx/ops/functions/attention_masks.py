@@ -54,8 +54,8 @@ def masked_row_length(node: ir.Node) -> int | None:
 def is_masked_at_run_time(value: ir.Value | None) -> bool:
     """Whether `value` is masked by a sum or selection whose mask is computed at run time.
 
-    True if its producer is an Add without constants that has a mask-like input (`_is_mask_like`),
-    or a Where whose result is mask-like.
+    True if its producer is an Add without constants one of whose inputs results from a large
+    negative constant, or a Where with such a constant.
     """
     node = ir.producer(value)
     if node is None or node.domain:
@@ -69,8 +69,9 @@ def is_masked_at_run_time(value: ir.Value | None) -> bool:
 def _is_mask_like(value: ir.Value | None) -> bool:
     """Whether `value` results from a large negative constant, possibly reshaped afterwards.
 
-    The operators of `_PASS_THROUGH_OPS` above it are skipped. The next one must be in `_MASK_OPS`,
-    not be a Div, and have a constant input for which `_has_mask_value`.
+    Permutations, repetitions and casts above it are skipped. The next node must be arithmetic other
+    than a division, BatchNormalization or Where, with a constant input of at most
+    `LIKELY_MASK_THRESHOLD`.
     """
     node = ir.producer(value)
     while node is not None and node.op_type in _PASS_THROUGH_OPS and not node.domain:
@@ -83,7 +84,7 @@ def _is_mask_like(value: ir.Value | None) -> bool:
 
 
 def _has_mask_value(array: np.ndarray | None) -> bool:
-    """Whether a float constant has an element of at most `LIKELY_MASK_THRESHOLD`."""
+    """Whether `array` is float and has an element of at most `LIKELY_MASK_THRESHOLD`."""
     if array is None or array.dtype.kind != "f" or not array.size:
         return False
     return bool(array.min() <= LIKELY_MASK_THRESHOLD)

@@ -37,7 +37,7 @@ _WEIGHT_QPARAMS = Affine(2.0**6)
 
 
 def _gate_factor(node: ir.Node) -> float:
-    """Return the factor of x in the gate: 1.702 of a Gelu, `alpha` of a Swish, otherwise 1."""
+    """Return the factor f in x * sigmoid(f x): 1.702 of a Gelu, `alpha` of a Swish, otherwise 1."""
     op_type = ir.base_op_type(node)
     if op_type == "Gelu":
         return 1.702
@@ -45,7 +45,10 @@ def _gate_factor(node: ir.Node) -> float:
 
 
 def gated_product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return q_x + 7: the product with a gate of 7 fractional bits is only shifted right."""
+    """Return the largest exponent (log2 of the scale) of x times a gate: that of x plus 7.
+
+    A product with a gate of 7 fractional bits is only shifted right.
+    """
     return exponent(ir.input_name(node)) + 7
 
 
@@ -67,10 +70,10 @@ class GatedActivation(Op):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the node has no integer form, or None if it has one.
+        """Return why a SiLU or GELU has no integer form, or None if it has one.
 
-        Reasons: unknown dimensions or fewer than two axes, or a factor that is not strictly between
-        0 and 1.98, as a weight needs.
+        Reasons: unknown dimensions or fewer than two axes, or a factor of x in the gate that is not
+        strictly between 0 and 1.98, as a weight needs.
         """
         shape = ir.get_shape(node.inputs[0])
         if not shape or len(shape) < 2 or any(d is None for d in shape[1:]):
@@ -78,7 +81,7 @@ class GatedActivation(Op):
         return None if 0 < _gate_factor(node) < 1.98 else "its factor is not between 0 and 1.98"
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has a sigmoid."""
+        """Whether `target` has a sigmoid, of which the gate is made."""
         return SIGMOID.is_available(target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
@@ -144,7 +147,7 @@ class GatedActivation(Op):
 
 
 def _make_gate_qparams(x: Affine, factor: float) -> Affine:
-    """Return the qparams of the gate input, `factor` times a tensor with qparams `x`.
+    """Return the qparams of a gate's input, `factor` times a tensor with qparams `x`.
 
     Its scale is a power of two, at most that of `x`, for inputs up to `_SIGMOID_INPUT_RANGE`.
     """
@@ -195,5 +198,5 @@ def _emit_scaled_input(
 
 
 def _reshape_target(shape: list[int], low: LoweringContext) -> np.ndarray:
-    """Return the target of a Reshape to `shape`, its batch 1 on single-sample targets, else -1."""
+    """Return the target of a Reshape to `shape`, with batch 1 on single-sample targets, else -1."""
     return np.array([1 if low.target.single_sample else -1, *shape[1:]], np.int64)

@@ -32,7 +32,7 @@ __all__ = ["HardSigmoid", "HardSwish"]
 def _gate_coefficients(node: ir.Node) -> tuple[float, float]:
     """Return (alpha, beta) of the gate alpha x + beta: (1/6, 0.5) of a HardSwish, else attributes.
 
-    Their defaults are 0.2 and 0.5.
+    The defaults of a HardSigmoid's attributes are 0.2 and 0.5.
     """
     if ir.base_op_type(node) == "HardSwish":
         return 1 / 6, 0.5
@@ -62,10 +62,10 @@ class HardSigmoid(Op):
         return all(target.can_run(form.name) for form in parts) and not target.can_run(TABLE.name)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the node has no integer form, or None if it has one.
+        """Return why a HardSigmoid or HardSwish has no integer form, or None if it has one.
 
-        Reasons: unknown dimensions (`nchw_shape` is None), or coefficients of `alpha * x + beta`
-        outside 0 < alpha < 64 and 0 <= beta <= 1.
+        Reasons: unknown dimensions or too many axes, or coefficients of `alpha * x + beta` outside
+        0 < alpha < 64 and 0 <= beta <= 1.
         """
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
@@ -75,7 +75,7 @@ class HardSigmoid(Op):
         return "its line does not rise from 0 to 1 around 0"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the gate line and Relu in Q7, and a Requant if the output is not in Q7.
+        """Emit the line alpha x + beta and a Relu in Q7, and a Requant if the output is not in Q7.
 
         They work on [N, C, H, W]; a Reshape to the output shape follows if it is another.
         """
@@ -134,8 +134,7 @@ class HardSwish(HardSigmoid):
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit input * gate as iqMul on tensors [N, C, H, W], and reshape the result back.
 
-        The gate is the line of `_emit_gate_line` followed by Relu, int8 with 7 fractional bits
-        (Q7).
+        The gate is the line alpha x + beta followed by Relu, int8 with 7 fractional bits (Q7).
         """
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = nchw_shape(node) or ()

@@ -29,9 +29,9 @@ __all__ = ["LeakyRelu", "get_negative_slopes"]
 
 
 def get_negative_slopes(node: ir.Node) -> np.ndarray | None:
-    """Return the slopes, float64 [1] or [channels].
+    """Return the slopes of a LeakyRelu or PRelu for negative x, float64 [1] or [channels].
 
-    Returns None if they are computed at run time or differ within a channel.
+    None if they are computed at run time or differ within a channel.
     """
     if node.op_type == "LeakyRelu":
         return np.array([ir.get_attr(node, "alpha", 0.01)], np.float64)
@@ -47,7 +47,8 @@ def get_negative_slopes(node: ir.Node) -> np.ndarray | None:
 def _make_leaky_relu_function(model: ir.Model, node: ir.Node, target: Target) -> UnaryFunction:
     """Return the real function of a LeakyRelu or PRelu: x, or slope * x for negative x.
 
-    Several slopes count as their root mean square.
+    Several slopes count as their root mean square. For choosing scales; `model` and `target` are
+    not used.
     """
     slopes = get_negative_slopes(node)
     assert slopes is not None
@@ -56,7 +57,7 @@ def _make_leaky_relu_function(model: ir.Model, node: ir.Node, target: Target) ->
 
 
 def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return q_x, the maximum exponent of the sum."""
+    """Return the largest exponent (log2 of the scale) of the output: that of the input."""
     return exponent(ir.input_name(node))
 
 
@@ -74,15 +75,15 @@ class LeakyRelu(Op):
     )
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has Relu, iqAdd and BatchNorm2dInt."""
+        """Whether `target` has Relu, iqAdd and BatchNorm2dInt, of which the sum is composed."""
         parts = (formats.RELU, formats.ADD, formats.BATCH_NORM2D)
         return all(target.can_run(form.name) for form in parts)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the node has no integer form, or None if it has one.
+        """Return why a LeakyRelu or PRelu has no integer form, or None if it has one.
 
-        Reasons: unknown dimensions (`nchw_shape` is None), or a slope that is computed at run time
-        or differs within a channel, or is not finite.
+        Reasons: unknown dimensions or too many axes, or a slope that is computed at run time or
+        differs within a channel, or is not finite.
         """
         if nchw_shape(node) is None:
             return "its shape is not known before the run"

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def evaluate_node(node: ir.Node, *values: np.ndarray) -> np.ndarray:
-    """Evaluate the standard elementwise operator `node` on float64 `values`.
+    """Evaluate the standard elementwise operator of `node` on float64 `values`, one per input.
 
     Attributes are read from the node. Raises an InternalError if it is not elementwise.
     """
@@ -93,7 +93,7 @@ def _make_table_function(model: ir.Model, node: ir.Node, target: Target) -> Unar
 
 
 def _becomes_table(node: ir.Node, target: Target) -> bool:
-    """Whether `node` becomes a table, which supports zero points."""
+    """Whether `node` becomes a lookup table on `target`, so that it may have zero points."""
     return target.can_run(formats.TABLE.name) and formats.TABLE.supports_zero_points
 
 
@@ -123,14 +123,14 @@ class Table(Op):
     scale_constraints = TABLE_SCALE_CONSTRAINTS
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the index of the first operand that is no constant, in a list; [0] without one."""
+        """Return [index of the first operand of `node` that is not constant]; [0] without one."""
         for index, value in enumerate(node.inputs):
             if ir.const_value(value) is None:
                 return [index]
         return [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the node has no table, or None if it has one.
+        """Return why `node` cannot become a lookup table, or None if it can.
 
         It needs one computed operand; constants beside it must have a single value and no higher
         rank. A node of one input is accepted.
@@ -146,7 +146,7 @@ class Table(Op):
         return None
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Return a text that the target lacks the operator.
+        """Return the text that `target` lacks the operator of `node`.
 
         For sums, products and the like with a constant (AFFINE_OPS), the remedy is added: a
         BatchNormalization between layers.

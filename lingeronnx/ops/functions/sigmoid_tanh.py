@@ -51,10 +51,10 @@ def check_glu_axis(node: ir.Node, target: Target) -> str | None:
 
 
 def _table_fraction_bits(form: Format, target: Target) -> int | None:
-    """Return the input fraction bits of a table that needs int16 inputs, else None.
+    """Return the fractional bits that the input of a chip's table must have at least, or None.
 
-    It needs them if the target computes `form` correctly and only shifts its input right
-    (RIGHT_SHIFT_ONLY).
+    It must have those of the table if the target computes `form` correctly and only shifts its
+    input right.
     """
     if not target.is_computed_correctly(form.name):
         return None
@@ -65,7 +65,7 @@ def _table_fraction_bits(form: Format, target: Target) -> int | None:
 
 
 def _make_scale_constraints(form: Format) -> Scaling:
-    """Return the scale constraints of a table operator with 7 fractional output bits.
+    """Return the scale constraints of a table operator `form` with 7 fractional output bits.
 
     The output bound is 1.0, the input's least number of fractional bits the one that `form`
     requires.
@@ -88,20 +88,25 @@ class Sigmoid(Op):
     constraints: tuple[LimitCheck, ...] = (check_glu_axis,)
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has iqTable, a correct table, or (sigmoid only) GluInt."""
+        """Whether `target` can compute the function: by iqTable, its own operator, or GluInt.
+
+        Its own operator (iqSigmoid, iqTanh) must be computed correctly there; GluInt is only for a
+        sigmoid.
+        """
         has_glu = self.integer_op is formats.SIGMOID and target.can_run(formats.GLU.name)
         return target.can_run(TABLE.name) or self.has_exact_table(target) or has_glu
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Return the reason that `target` gives for the operator, else the general one of `Op`."""
+        """Return the reason that `target` gives for lacking this operator, else the general one."""
         return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqTable, iqSigmoid or GluInt, by what the target has.
+        """Emit iqTable, the function's own operator, or GluInt, whichever the target has first.
 
-        iqTable is emitted at the output's own scale if `context.target` has it; otherwise iqSigmoid
-        if it is exact there, else GluInt on ones and the input, with a Requant if the output is not
-        in Q7.
+        iqTable has the output's own scale. The function's own operator (iqSigmoid, iqTanh) is taken
+        if the target computes it exactly; GluInt, with ones as the values to be gated, is left for
+        a sigmoid. Both give Q7 (scale 128), so that a Requant follows if the output has other
+        parameters.
         """
         if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)
@@ -132,9 +137,10 @@ class Sigmoid(Op):
         x: Affine,
         shape: Sequence[int | None],
     ) -> ir.Value:
-        """Emit the function of `value`, which has qparams `x`, as an intermediate of `node`.
+        """Emit the function of `value`, of scale and bits `x`, as an intermediate of `node`.
 
-        Returns the result, in Q7.
+        Return it. The result has 8 bits and scale 128 (Q7) and the given `shape`; it is emitted
+        into `low`.
         """
         value, scale = self._emit_table_input(node, low, value, x, shape)
         return low.emit_intermediate(
@@ -148,7 +154,7 @@ class Sigmoid(Op):
         )
 
     def has_exact_table(self, target: Target) -> bool:
-        """Whether `target` computes the function correctly by its table."""
+        """Whether `target` runs this function's own operator and computes it correctly."""
         return target.is_computed_correctly(self.name)
 
     def _emit_table_input(
@@ -159,11 +165,12 @@ class Sigmoid(Op):
         x: Affine,
         shape: Sequence[int | None],
     ) -> tuple[ir.Value, float]:
-        """Return `value` in the bit width that the table needs, and its scale.
+        """Return `value` with the bit width that the table needs, and its scale.
 
-        `value` and its own scale, unless the chip only shifts the table's input right
-        (RIGHT_SHIFT_ONLY) and it has at most 8 bits. Then a Requant makes it 16 bits wide with 2^8
-        times the scale, after another Requant to scale 2^3 if its scale is smaller.
+        `x` describes `value`. It is returned unchanged unless the chip only shifts the table's
+        input right and `x` has at most 8 bits. Then a Requant makes it 16 bits wide with 2^8 times
+        the scale, after another Requant to scale 2^3 if its scale is smaller. Nodes are emitted
+        into `low`; `shape` is the shape of `value`.
         """
         arithmetic = low.target.get_arithmetic(self.name, LutArithmetic)
         if arithmetic is None or arithmetic.input_rule is not TableInputRule.RIGHT_SHIFT_ONLY:
@@ -186,10 +193,12 @@ class Sigmoid(Op):
     def _emit_glu_input(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine
     ) -> tuple[ir.Value, float]:
-        """Prepend ones on the last axis by an exact LinearInt; return the result and its scale.
+        """Prepend as many ones as values to the last axis of `value`.
 
-        The result has twice the last size of `value`: ones, then the values. Its scale is that of
-        `x`, but at least 1 and at most 2^_MAX_ONES_EXPONENT.
+        Return the result and its scale. They are added by a LinearInt of exact weights, emitted
+        into `low`, for a GluInt that multiplies the ones by the sigmoid of the values. The scale is
+        that of `x`, the parameters of `value`, but at least 1 and at most the largest that
+        represents 1 in 8 bits.
         """
         shape, base = list(ir.require_shape(node.outputs[0])), f"{ir.constant_base_name(node)}_ones"
         count = int(shape[-1] or 1)

@@ -31,8 +31,9 @@ __all__ = [
 
 
 def fold_batch_norm_parameters(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return (a, c) of ``y = a*x + c`` per channel in float64, or None when a parameter is not
-    constant.
+    """Return float64 arrays (a, c) of ``y = a*x + c`` per channel, for a BatchNormalization `node`.
+
+    None is returned if a parameter (inputs 1 to 4) is not constant.
     """
     arrays = [ir.const_value(value) for value in node.inputs[1:5]]
     if any(array is None for array in arrays):
@@ -54,19 +55,24 @@ class BatchNorm2d(WeightLayer):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if a parameter is not constant or the shape is unknown, else None."""
+        """Return why the normalization `node` has no integer form, or None if it has one.
+
+        Reasons: a parameter that is not constant, or an output shape of which more than the batch
+        is unknown.
+        """
         if fold_batch_norm_parameters(node) is None:
             return "its parameters are computed at run time"
         return None if nchw_shape(node) is not None else "its shape is not known before the run"
 
     def macs(self, node: ir.Node) -> int:
-        """Return 0: elementwise multiplications are not counted."""
+        """Return 0, for any `node`: elementwise multiplications are not counted."""
         return 0
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit BatchNorm2dInt with folded factor and offset, between Reshapes unless the rank is 4.
+        """Emit BatchNorm2dInt into `context`, between two Reshapes unless the rank is 4.
 
-        Offsets have the scale of the accumulator.
+        Its weight is the folded factor per channel, and its bias the folded offset at the scale of
+        the accumulator (that of input times weight).
         """
         folded = fold_batch_norm_parameters(node)
         assert folded is not None
@@ -87,9 +93,10 @@ class BatchNorm2d(WeightLayer):
 
 
 def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
-    """Return the output shape of `node` as [N, C, H, W] or [N, C, 1, product of other axes].
+    """Return the output shape of `node` as an image: [N, C, H, W], or [N, C, 1, all others].
 
-    Returns None if dimensions are unknown.
+    A shape of rank 4 is returned as it is, even with unknown dimensions; otherwise None is returned
+    if a dimension after the batch, or the rank, is unknown, or there is no second axis.
     """
     shape = ir.get_shape(node.outputs[0]) or ()
     if len(shape) == 4:
@@ -103,9 +110,10 @@ def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
 def emit_reshape_to_nchw(
     low: LoweringContext, node: ir.Node, value: ir.Value, q: Affine
 ) -> ir.Value:
-    """Reshape `value`, which has the output shape of `node` and qparams `q`, to [N, C, H, W].
+    """Reshape `value`, of the output shape of `node` and parameters `q`, to [N, C, H, W].
 
-    Nothing is emitted if it already has that shape.
+    Return it. All axes after the channels become the width if the rank is not 4; `value` itself is
+    returned, and nothing emitted into `low`, if it has rank 4.
     """
     image = nchw_shape(node)
     assert image is not None
@@ -129,9 +137,10 @@ def emit_from_nchw(
     inputs: list[ir.Value | None],
     attrs: Attributes,
 ) -> None:
-    """Emit `form`, which outputs [N, C, H, W], and a Reshape to the output shape of `node`.
+    """Emit `form`, which gives [N, C, H, W], and reshape its result to the output shape of `node`.
 
-    The Reshape is left out if the shapes are equal; `inputs` and `attrs` are those of `form`.
+    The Reshape is left out if the shapes are equal. `inputs` and `attrs` are those of `form`; both
+    nodes are emitted into `low`.
     """
     image, shape = nchw_shape(node), ir.require_shape(node.outputs[0])
     assert image is not None
@@ -147,9 +156,10 @@ def emit_from_nchw(
 def _add_reshape_target(
     low: LoweringContext, node: ir.Node, suffix: str, shape: tuple[int | None, ...]
 ) -> ir.Value:
-    """Add the int64 constant of a Reshape's target for `shape`, and return it.
+    """Add the int64 constant to `low` that a Reshape to `shape` takes, and return it.
 
-    The batch is 1 on single-sample targets, else -1; other unknown dimensions are 1.
+    Its batch is 1 on targets that run single samples, else -1; other unknown dimensions are 1. Its
+    name is that of the output of `node` with `suffix`.
     """
     sizes = [1 if low.target.single_sample else -1, *(int(d or 1) for d in shape[1:])]
     return low.array(f"{node.outputs[0].name}_{suffix}", np.array(sizes, np.int64))
@@ -211,9 +221,10 @@ def emit_channel_affine(
 
 
 def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
-    """Return the real values of weight input `index`, or None if they are not constant.
+    """Return the real values of the weight, input `index` of `node`, or None if it is not constant.
 
-    Those of a float BatchNormalization are its folded factors, whatever the index.
+    Those of a float BatchNormalization are its folded factors gamma / sqrt(var + eps), whatever the
+    index.
     """
     if node.op_type == "BatchNormalization" and not node.domain:
         folded = fold_batch_norm_parameters(node)
@@ -222,10 +233,11 @@ def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
 
 
 def replace_weight_values(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
-    """Return the constant inputs of `node`, by index, that set weight input `index` to `values`.
+    """Return new arrays, by input index, that set the weight, input `index` of `node`, to `values`.
 
-    For a float BatchNormalization, `values` are the folded factors: the returned gamma (1) and beta
-    (2) keep the folded offset.
+    The node itself is not changed. For a float BatchNormalization, `values` are the wanted factors
+    gamma / sqrt(var + eps), and gamma (1) and beta (2) are returned, such that the offset is kept.
+    The arrays have the dtype of the old ones.
     """
     old = ir.require_const_value(node.inputs[index])
     if node.op_type != "BatchNormalization" or node.domain:

@@ -25,10 +25,11 @@ class ConvGeometry:
     """Shapes and window attributes of a float or integer convolution node."""
 
     def __init__(self, node: ir.Node) -> None:
-        """Read the geometry of a float or integer convolution; missing attributes have defaults.
+        """Read shapes and window of a float or integer convolution `node`.
 
-        `weight`, `input_shape` and `result` are shapes, `inputs` and `outputs` numbers of channels
-        (`outputs` is the first weight axis); `pads` are the begins, then the ends.
+        Missing attributes get defaults. `weight`, `input_shape` and `result` are shapes, `inputs`
+        and `outputs` numbers of channels (`outputs` is the first weight axis); `pads` are the
+        begins, then the ends.
         """
         weight = ir.require_shape(node.inputs[1])
         self.weight = tuple(int(d or 0) for d in weight)
@@ -68,7 +69,7 @@ class ConvGeometry:
 
 
 def has_known_shapes(geometry: ConvGeometry) -> bool:
-    """Whether input and output have the rank of the kernel and known dimensions after the batch."""
+    """Whether input and output have rank kernel rank + 2 and known dimensions after the batch."""
     rank = len(geometry.kernel) + 2
     if len(geometry.input_shape) != rank or len(geometry.result) != rank:
         return False
@@ -86,13 +87,14 @@ class WeightLayer(Op):
     )
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the index of the weight."""
+        """Return [1], the index of the input of `node` that is its weight."""
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if weight (input 1) or bias (input 2) is not constant, else None.
+        """Return why the layer `node` has no integer form, or None if it has one.
 
-        A missing bias is accepted.
+        Reasons: its weight (input 1) or its bias (input 2) is not constant. A missing bias is
+        accepted.
         """
         if ir.const_value(node.inputs[1]) is None:
             return "its weight is computed at run time"
@@ -104,15 +106,16 @@ class WeightLayer(Op):
     def make_integer_attributes(
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
-        """Return the scale attributes of input, weight and output."""
+        """Return the attributes with scales and bits of input 0, weight and output, as in `low`."""
         return self.integer_op.make_qparams_attributes(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer node of input 0, the quantized weight (input 1) and, if any, bias (2).
+        """Emit the integer layer into `context`, with constants for weight (1) and bias (2).
 
-        The bias is quantized with the scale of the accumulator.
+        The bias, left out if there is none, has the scale of the accumulator: that of input times
+        weight.
         """
         attrs = {**self.make_shape_attributes(node), **self.make_integer_attributes(node, context)}
         inputs = [
@@ -123,7 +126,7 @@ class WeightLayer(Op):
         context.emit(self.integer_op, node, inputs, attrs)
 
     def make_shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return the attributes that are specific to the operator; here none."""
+        """Return the attributes that describe shapes, for subclasses to override; here none."""
         return {}
 
 
@@ -135,7 +138,7 @@ class Conv2d(WeightLayer):
     rank = 2
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the convolution has no integer form, or None if it has one.
+        """Return why the convolution `node` has no integer form, or None if it has one.
 
         Reasons: weight or bias computed at run time, a weight that has not `rank` + 2 axes, or an
         `auto_pad` other than NOTSET.
@@ -148,7 +151,7 @@ class Conv2d(WeightLayer):
         return reason
 
     def make_shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return kernel shape, strides, pads, dilations and group."""
+        """Return kernel shape, strides, pads, dilations and group of the convolution `node`."""
         return self.make_geometry_attributes(ConvGeometry(node))
 
     @staticmethod
@@ -163,7 +166,10 @@ class Conv2d(WeightLayer):
         }
 
     def macs(self, node: ir.Node) -> int:
-        """Return the output elements of a sample times the elements of a filter."""
+        """Return the output elements of a sample times the elements of a filter (weight axes 1 on).
+
+        An unknown output dimension counts as 1.
+        """
         g = ConvGeometry(node)
         return math.prod(int(d or 1) for d in g.result[1:]) * math.prod(g.weight[1:])
 
@@ -175,14 +181,15 @@ class Conv1d(Conv2d):
     rank = 1
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has Conv1dInt or Conv2dInt."""
+        """Whether `target` runs Conv1dInt, or Conv2dInt, by which it can be replaced."""
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return the violated limits of a Conv2dInt of height 1, or else those of Conv1dInt.
+        """Return the limits of `target` that the 1-D convolution `node` violates.
 
-        Those of Conv1dInt are returned if the target has it and the Conv2dInt violates limits.
-        Empty if either is possible.
+        Empty if it can run. It can run if it keeps the limits of Conv2dInt (as an image of height
+        1), or those of Conv1dInt on a target that has it. Otherwise those of Conv1dInt are returned
+        if the target has it, else those of Conv2dInt.
         """
         violations_2d = CONV2D.find_violations(node, target)
         if violations_2d and target.can_run(self.name):
@@ -190,9 +197,9 @@ class Conv1d(Conv2d):
         return violations_2d
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit a Conv1dInt, or Unsqueeze, Conv2dInt (height 1) and Squeeze.
+        """Emit Conv1dInt, or Unsqueeze, Conv2dInt of height 1 and Squeeze, into `context`.
 
-        The Conv1dInt is emitted if the target runs it and the node keeps its limits.
+        Conv1dInt is emitted if the target runs it and the node keeps its limits.
         """
         if context.target.can_run(self.name) and not super().find_violations(node, context.target):
             super().lower(node, context)

@@ -25,7 +25,7 @@ class ConvTranspose2d(WeightLayer):
     scale_constraints = replace(WeightLayer.scale_constraints, factor_behavior="fixed")
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the node has no integer form, or None if it has one.
+        """Return why the transposed convolution `node` has no integer form, or None if it has one.
 
         Reasons: weight or bias computed at run time, a weight without 4 axes, an `auto_pad` other
         than NOTSET, or an attribute `output_shape`.
@@ -40,12 +40,18 @@ class ConvTranspose2d(WeightLayer):
         return reason
 
     def macs(self, node: ir.Node) -> int:
-        """Return the input elements of a sample times the elements of a filter."""
+        """Return the input elements of a sample times the elements of a filter (weight axes 1 on).
+
+        Unknown dimensions count as 1.
+        """
         source, weight = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in (*source[1:], *weight[1:]))
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit ConvTranspose2dInt; a node without a bias gets zeros, one per output channel."""
+        """Emit ConvTranspose2dInt into `context`.
+
+        Without a bias it gets zeros, one per output channel.
+        """
         g = ConvGeometry(node)
         attrs = {
             **Conv2d.make_geometry_attributes(g),

@@ -60,7 +60,11 @@ def check_axis_count(node: ir.Node, target: Target) -> str | None:
 
 
 def _max_output_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return 10 + q_w: the product is only shifted right."""
+    """Return the largest exponent (log2 of the scale) of the output: 10 + that of the weight.
+
+    `exponent` gives that of a tensor by name. The normalized values have 10 fractional bits, and
+    their product with the weight is only shifted right.
+    """
     return NORMALIZED_FRACTION_BITS + exponent(ir.input_name(node, 1))
 
 
@@ -78,11 +82,11 @@ class LayerNorm(Op):
     may_emit_reshape = True  # to rows of one sample
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the index of gamma."""
+        """Return [1], the index of the input of `node` that is its scale (gamma)."""
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the normalization has no integer form, or None if it has one.
+        """Return why the layer normalization `node` has no integer form, or None if it has one.
 
         Reasons: scale or bias computed at run time or without one value per element of a row, a
         mean or deviation output that is used, unknown dimensions, and rows that include the batch
@@ -105,11 +109,11 @@ class LayerNorm(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit LayerNormInt with a bias (zeros by default), its rows in the shape the target needs.
+        """Emit LayerNormInt into `context`, with a bias (default 0), on rows as the target needs.
 
-        Parameters are repeated (`_row_repeats`) and the rows reshaped to rank 3 if the target needs
-        that (`needs_rank3_rows`); weights are int16 if the target multiplies 16-bit factors.
-        `epsilon` is an attribute only on targets without layer-norm limits.
+        Rows that are too short are repeated side by side, with their parameters; rows are reshaped
+        to rank 3 if the target miscounts others. Weights are int16 if the target multiplies 16-bit
+        factors. `epsilon` is an attribute only on targets without layer-norm limits.
         """
         w = context.input_qparams(node, 1)
         attrs = formats.LAYER_NORM.make_qparams_attributes(
@@ -121,7 +125,10 @@ class LayerNorm(Op):
         copies = _row_repeats(gamma.size, context.target)
 
         def repeat(array: np.ndarray) -> np.ndarray:
-            """Return the array, flattened and repeated `copies` times if that is more than once."""
+            """Return `array`, flattened and repeated as often as the rows.
+
+            Unchanged if that is once.
+            """
             return array if copies == 1 else np.tile(array.reshape(-1), copies)
 
         weight = context.weight(node, 1, repeat)
@@ -146,12 +153,12 @@ class LayerNorm(Op):
         attrs: dict[str, AttributeValue],
         size: int,
     ) -> None:
-        """Emit LayerNormInt on [1, rows, size], with short rows repeated side by side.
+        """Emit LayerNormInt on [1, rows, elements] into `low`, short rows repeated side by side.
 
-        `constants` are weight and bias for repeated rows. Reshapes surround it if the shape is
-        another, and a Slice follows repeated rows. A repeated row has the same mean and variance. A
-        linear layer repeats rows exactly, and its output area is large enough for the writes of
-        LayerNormInt.
+        `constants` are weight and bias for such rows, `size` the elements of a row before, `attrs`
+        those of LayerNormInt. Reshapes surround it if the input's shape is another, and a Slice
+        takes one copy of repeated rows, whose mean and variance are the same. The rows are repeated
+        by a LinearInt, exactly.
         """
         x, o, base = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
         shape = [1, *(int(dim or 1) for dim in ir.require_shape(node.inputs[0])[1:])]
@@ -159,7 +166,7 @@ class LayerNorm(Op):
         norm_shape, value = [*row_shape[:2], copies * size], low.get_integer_input(node, 0)
 
         def add_shape(suffix: str, dims: list[int]) -> ir.Value:
-            """Add a constant target of a Reshape."""
+            """Return a new int64 constant `dims`, the target of a Reshape, named by `suffix`."""
             return low.array(f"{base}_{suffix}_shape", np.array(dims, np.int64))
 
         if shape != row_shape:
@@ -191,10 +198,11 @@ class LayerNorm(Op):
         size: int,
         repeated_shape: list[int],
     ) -> ir.Value:
-        """Repeat the rows of `value`, of `size` elements, by a LinearInt.
+        """Repeat the rows of `value`, of `size` elements, side by side by a LinearInt.
 
-        Its weights are tiled identities. The result has `repeated_shape`, whose last axis is a
-        multiple of `size`, and the input's scale.
+        Return the result. Its weights are tiled identities, so that the result is exact and has the
+        input's scale. Its shape is `repeated_shape`, whose last axis is a multiple of `size`. It is
+        emitted into `low`.
         """
         x, base = low.input_qparams(node, 0), ir.output_name(node)
         weight_qparams = Affine(64.0)
@@ -211,9 +219,9 @@ class LayerNorm(Op):
 
 
 def _row_repeats(size: int, target: Target) -> int:
-    """Return how often a row of `size` elements is repeated to reach the minimum length.
+    """Return how often rows of `size` elements are repeated to reach the least length of `target`.
 
-    It is 1 for a row that is long enough, and without limits.
+    It is 1 for a row that is long enough, and on a target without such a limit.
     """
     if target.layer_norm_limits is None:
         return 1
@@ -221,9 +229,9 @@ def _row_repeats(size: int, target: Target) -> int:
 
 
 def has_short_rows(node: ir.Node, target: Target) -> bool:
-    """Whether the rows of `node` are so short that `target` needs them repeated side by side.
+    """Whether `target` needs the normalized rows of `node`, being short, repeated side by side.
 
-    False if the shape of the scale is unknown.
+    False if the shape of its scale (input 1) is unknown.
     """
     gamma = ir.get_shape(node.inputs[1])
     if gamma is None:
@@ -232,9 +240,10 @@ def has_short_rows(node: ir.Node, target: Target) -> bool:
 
 
 def needs_rank3_rows(node: ir.Node, target: Target) -> bool:
-    """Whether `node` must be computed on [1, rows, elements].
+    """Whether the LayerNormalization `node` must be computed on [1, rows, elements] on `target`.
 
-    That is the case for short rows, and if `target` miscounts the rows of other ranks.
+    That is so for rows shorter than its minimum, and, where it miscounts the rows of other ranks,
+    for any rank but 3.
     """
     if has_short_rows(node, target):
         return True

@@ -27,21 +27,28 @@ class Linear(WeightLayer):
     allows_wide_output = True
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return the violations of an integer node; a float node may have any rank."""
+        """Return the limits of `target` that an integer `node` violates.
+
+        None for a float (function) node. A float layer may have any rank, since it is reshaped when
+        it is lowered.
+        """
         return [] if node.domain == ir.FUNCTION_DOMAIN else super().find_violations(node, target)
 
     def macs(self, node: ir.Node) -> int:
-        """Return the output elements of a sample times the inputs (1 for a diagonal weight)."""
+        """Return the output elements of a sample times the inputs (times 1 for a diagonal weight).
+
+        Unknown dimensions count as 1.
+        """
         output, weight = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
         inner = 1 if _is_diagonal(node) else int(weight[1] or 1)
         return math.prod(int(dim or 1) for dim in output[1:]) * inner
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit LinearInt, without scale_o if the output is float.
+        """Emit LinearInt into `context`, without an output scale if the output is to be float.
 
-        A bias of zeros is omitted. The factors of per-group weight scales are the last input. If
-        the output has more axes than the target's limit, all axes before the last are merged
-        (`_emit_rows`).
+        A bias of zeros is omitted. The uint8 factors of a weight with scales per group are the last
+        input. If the output has more axes than the target's limit, all between batch and last are
+        merged by Reshapes around it.
         """
         bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
         o = None if context.has_float_output(node) else context.output_qparams(node)
@@ -75,9 +82,10 @@ class Linear(WeightLayer):
         attrs: dict[str, AttributeValue],
         shape: list[int],
     ) -> None:
-        """Emit LinearInt on [1, rows, inputs] between two Reshapes; `shape` is the output's.
+        """Emit LinearInt on [1, rows, inputs] between two Reshapes, into `context`.
 
-        `inputs` are the value, weights and bias; `attrs` are those of the LinearInt.
+        `inputs` are value, weight and bias of the LinearInt, `attrs` its attributes, and `shape` is
+        the output shape of `node`, whose axes between the first and the last are merged.
         """
         rows, base = [1, math.prod(shape[1:-1])], ir.output_name(node)
         flat_shape = [*rows, int(ir.require_shape(node.inputs[0])[-1] or 1)]
@@ -94,7 +102,10 @@ class Linear(WeightLayer):
 
 
 def _is_diagonal(node: ir.Node) -> bool:
-    """Whether the weight is a square diagonal matrix of at least 2 rows (elementwise factors)."""
+    """Whether the weight of `node` is a constant square diagonal matrix of at least 2 rows.
+
+    It then has one factor per element.
+    """
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or not 1 < len(weight) == weight.shape[1]:
         return False

@@ -48,7 +48,7 @@ class Bmm(BinaryOp):
     )
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the product has no integer form, or None if it has one.
+        """Return why the product `node` of activations has no integer form, or None if it has one.
 
         Reasons: an operand of unknown rank or fewer than 3 axes, different ranks, a constant
         operand.
@@ -59,15 +59,18 @@ class Bmm(BinaryOp):
         return super().explain_rejection(node)
 
     def macs(self, node: ir.Node) -> int:
-        """Return the output elements of a sample times the inner dimension."""
+        """Return the output elements of a sample times the inner dimension (last axis of input 0).
+
+        Unknown dimensions count as 1.
+        """
         result, left = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[0]) or (1,)
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit BmmInt; on chips, the heads of four axes take the place of the batch.
+        """Emit BmmInt into `context`; on chips with matrix limits, four axes are computed as three.
 
-        That needs a Reshape of each operand to rank 3 and one of the result; targets without
-        `MatrixLimits` and outputs of other ranks get one BmmInt.
+        The heads (axis 1) then take the place of the batch, by a Reshape of each operand and one of
+        the result. Other targets, and outputs of other ranks, get one BmmInt.
         """
         shapes = [ir.require_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
         if context.target.get_limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:

@@ -53,7 +53,7 @@ def check_global_average(node: ir.Node, target: Target) -> str | None:
 
 
 def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
-    """Whether the window equals the padded input, for an input of shape `source`, [N, C, H, W].
+    """Whether one window of the pool `node` covers the padded input, of shape `source` (NCHW).
 
     False if the rank is not 4 or a dimension other than the batch is unknown.
     """
@@ -65,10 +65,10 @@ def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
 
 
 def _is_exact_global_average(height: int, width: int, channels: int, target: Target) -> bool:
-    """Whether the executor computes a global average over height x width correctly.
+    """Whether the executor of `target` averages a map of `height` x `width` x `channels` correctly.
 
-    With a limit per channel, the area must not be a power of two and not exceed that times
-    `channels`.
+    It always does if the target has no limit of the area per channel. Otherwise the area must be no
+    power of two and at most that limit times `channels`.
     """
     limits = target.pool_limits
     area_per_channel = None if limits is None else limits.max_global_area_per_channel
@@ -79,17 +79,18 @@ def _is_exact_global_average(height: int, width: int, channels: int, target: Tar
 
 
 def _is_power_of_two(number: int) -> bool:
-    """Whether a positive number is a power of two."""
+    """Whether a positive `number` is a power of two."""
     return number & (number - 1) == 0
 
 
 def _describe_inexact_average(
     node: ir.Node, source: tuple[int | None, ...], target: Target
 ) -> str | None:
-    """Describe an integer global average that the executor computes incorrectly, else None.
+    """Describe the integer average `node` if `target` computes it incorrectly, else return None.
 
-    It does so if the area is no power of two and exceeds the target's area per channel times the
-    channels. `source` is the input shape.
+    That concerns global averages, of an input of shape `source`: it errs if the area is no power of
+    two and exceeds the target's area per channel times the channels. The text gives the sizes, such
+    as "7x7 of 64 channels".
     """
     limits = target.pool_limits
     area_per_channel = None if limits is None else limits.max_global_area_per_channel
@@ -105,10 +106,10 @@ def _describe_inexact_average(
 def _step_fits_limits(
     step: tuple[bool, int, int], size: tuple[int, int], channels: int, target: Target
 ) -> bool:
-    """Whether a step (is convolution, height, width) over an input of `size` violates no limit.
+    """Whether `step` (is convolution, height, width) of a global average keeps the target's limits.
 
-    `size` is (height, width). A convolution is depthwise; the stride is the kernel size, or 1 if
-    the kernel covers the input.
+    Its input has `channels` maps of `size` (height, width). The convolution is depthwise; the
+    stride is the kernel size, or 1 if the kernel covers the input.
     """
     is_convolution, *kernel = step
     inputs = [make_detached_value([1, channels, *size])]
@@ -128,12 +129,12 @@ def _step_fits_limits(
 
 
 def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] | None:
-    """Split a global average into one or two steps that `target` computes correctly.
+    """Split the global average `node` into one or two steps that `target` computes correctly.
 
-    A single step is planned first (`_plan_last_step`): an average pool, or a depthwise convolution
-    with ones for a power-of-two area, which shifts the same sum by the same amount. Otherwise a
-    first step averages smaller windows, which is correct for any area. Of all splits, the one with
-    the most equal areas rounds half up least often.
+    One step is preferred: an average pool, or, for a power-of-two area, a depthwise convolution
+    with ones, which shifts the same sum by the same amount. Otherwise a first pool averages smaller
+    windows, which is correct up to the largest area of the target. Of all such splits, the one
+    whose two areas are closest is taken.
 
     Returns
     -------
@@ -165,17 +166,18 @@ def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool,
 
 
 def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number in ascending order."""
+    """Return the divisors of a positive `number` in ascending order, with 1 and itself."""
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _plan_last_step(
     height: int, width: int, channels: int, target: Target
 ) -> tuple[bool, int, int] | None:
-    """Return the step (is convolution, height, width) that averages an input of this size.
+    """Return a step (is convolution, height, width) that averages `height` x `width` x `channels`.
 
-    It is an average pool if the executor computes that correctly, otherwise a convolution if the
-    area is a power of two and the kernel within the limit; else None.
+    It is an average pool if the executor of `target` computes that correctly, otherwise a
+    convolution if the area is a power of two and the kernel within the target's limit; else None is
+    returned.
     """
     if _is_exact_global_average(height, width, channels, target):
         return False, height, width
@@ -185,14 +187,15 @@ def _plan_last_step(
 
 
 def _mean_weight_exponent(area: int) -> int:
-    """Return the exponent q for which weights of 2^q / area use 7 bits, up to the scale limit."""
+    """Return the largest exponent q, up to 16, for which the weights 2^q / `area` fit in int8."""
     return min(_MAX_WEIGHT_EXPONENT, floor_exponent(127 * area))
 
 
 def make_mean_weights(area: int) -> tuple[np.ndarray, float]:
-    """Return int8 weights [1, area] of a mean, and their scale 2^q.
+    """Return int8 weights [1, `area`] of a mean of `area` values, and their scale 2^q.
 
-    Each weight is 2^q / area rounded down or up; they are distributed evenly and sum to 2^q.
+    Each weight is 2^q / area rounded down or up; they are distributed evenly and sum to 2^q. The
+    exponent q is the largest up to 16 for which they fit.
     """
     exponent = _mean_weight_exponent(area)
     steps = (np.arange(area + 1, dtype=np.int64) << exponent) // area
@@ -200,10 +203,10 @@ def make_mean_weights(area: int) -> tuple[np.ndarray, float]:
 
 
 def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
-    """Whether the global average `node` becomes a LinearInt, with its own output scale.
+    """Whether the float global average `node` becomes a LinearInt, with an own scale of its output.
 
-    It does without pads and up to `_MAX_MEAN_ELEMENTS` inputs, if the target has LinearInt and its
-    pools need the same scale at input and output.
+    It does if `target` has LinearInt and its pools need the same scale at input and output, if
+    there are no pads, and if a sample has at most 2^16 elements.
     """
     source = ir.get_shape(node.inputs[0]) or ()
     if node.domain or target.pool_limits is None or not target.pool_limits.needs_same_scale:
@@ -234,7 +237,7 @@ def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
 
 
 def _explain_pool_rejection(node: ir.Node) -> str | None:
-    """Return why the pool has no integer form, or None if it has one.
+    """Return why the pool `node` has no integer form, or None if it has one.
 
     Reasons: `auto_pad` other than NOTSET, a window that is not 2-D, dilations other than 1, and
     `ceil_mode`.
@@ -256,23 +259,28 @@ class MaxPool(Op):
     preserves_integers = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if the indices are used, else the result of `_explain_pool_rejection`.
+        """Return why the MaxPool `node` has no integer form, or None if it has one.
 
-        None if the pool is not rejected.
+        Reasons: the output of indices is used, `auto_pad` is not NOTSET, the window is not 2-D,
+        dilations are not 1, or `ceil_mode` is set.
         """
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
         return _explain_pool_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit MaxPool on integers, with the node's window attributes; the scale is unchanged."""
+        """Emit MaxPool on the integers into `context`, with the window of `node`.
+
+        The scale is kept.
+        """
         context.emit(formats.MAX_POOL, node, context.inputs(node), _make_window_attributes(node))
 
 
 def _shared_average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraint that input and output share a scale, if `target` needs it.
+    """Return the constraint that input and output of the average `node` share a scale, or none.
 
-    There is none for an average that is lowered to LinearInt.
+    There is none if the pools of `target` do not need it, or if a global average becomes a
+    LinearInt.
     """
     if target.pool_limits is None or not target.pool_limits.needs_same_scale:
         return []
@@ -280,7 +288,11 @@ def _shared_average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
 
 
 def _max_output_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return q_x + q_w: the products of a mean by weights are only shifted right."""
+    """Return the largest exponent (log2 of the scale) of an average: that of input + weights.
+
+    `exponent` gives that of a tensor by name. It holds where `node` becomes a product by weights of
+    about 1 / area, which is only shifted right.
+    """
     area = math.prod(ir.get_attr(node, "kernel_shape"))
     return exponent(ir.input_name(node)) + _mean_weight_exponent(area)
 
@@ -296,23 +308,26 @@ class AvgPool2d(Op):
     constraints = (check_global_average,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if there is padding that is not counted, else that for any pool.
+        """Return why the average `node` has no integer form, or None if it has one.
 
-        The latter, or None, is `_explain_pool_rejection`.
+        Reasons: padding that is not counted (`count_include_pad` 0), `auto_pad` other than NOTSET,
+        a window that is not 2-D, dilations other than 1, and `ceil_mode`.
         """
         if any(ir.get_attr(node, "pads", [0])) and not ir.get_attr(node, "count_include_pad", 0):
             return "count_include_pad is 0, but the NPU divides by the whole window"
         return _explain_pool_rejection(node)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return the violations, none if a LinearInt is emitted."""
+        """Return the limits of `target` that `node` violates; none if it becomes a LinearInt."""
         return [] if is_lowered_to_linear(node, target) else super().find_violations(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit AvgPool2dInt; a global average as LinearInt or in `plan_global_average_steps`.
+        """Emit the average into `context`: AvgPool2dInt, LinearInt, or one or two planned steps.
 
-        The LinearInt is emitted if `is_lowered_to_linear`. The plan has one or two steps; the last
-        may be a depthwise Conv2dInt of ones, whose bias then corrects the rounding of both.
+        A global average becomes a LinearInt if pools of the target need equal scales and it is
+        small enough, and otherwise the steps that the target computes correctly: average pools, of
+        which the last may be a depthwise Conv2dInt of ones. After a pool, that one gets a bias
+        against the rounding of both.
         """
         if is_lowered_to_linear(node, context.target):
             _emit_mean_as_linear(node, context)
@@ -366,9 +381,10 @@ class AvgPool2d(Op):
 
 
 def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:
-    """Emit the mean over height and width of input 0 as LinearInt between two Reshapes.
+    """Emit the mean over height and width of input 0 of `node` into `low`, as LinearInt.
 
-    [1, C, H, W] -> [1, C, H * W] -> [1, C, 1] -> [1, C, 1, 1]; the weight has H * W equal entries.
+    Two Reshapes surround it: [1, C, H, W] -> [1, C, H * W] -> [1, C, 1] -> [1, C, 1, 1]; the weight
+    has H * W almost equal entries.
     """
     x, o, name = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
     _, channels, height, width = (int(d or 1) for d in ir.require_shape(node.inputs[0]))

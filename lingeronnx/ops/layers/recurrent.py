@@ -54,16 +54,20 @@ _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 
 
 def get_directions(node: ir.Node) -> list[str]:
-    """Return the directions of an ONNX LSTM or GRU, in the order of the direction axis."""
+    """Return the directions of an ONNX LSTM or GRU `node`, in the order of the direction axis.
+
+    They are ["forward", "reverse"] for a bidirectional one, otherwise one of the two.
+    """
     direction = str(ir.get_attr(node, "direction", "forward")).lower()
     return ["forward", "reverse"] if direction == "bidirectional" else [direction]
 
 
 def optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return the indices of the optional inputs that a recurrent layer has, by key.
+    """Return the indices of the optional inputs that the recurrent `node` has, by key.
 
-    Keys are those of OPTIONAL_INPUTS: lengths, h, c. A function layer lists them in its attribute
-    `given`, and they follow its four inputs; an ONNX layer has them from index 4 on.
+    The keys are lengths, h (initial state) and c (initial cell). A function layer of the project
+    lists them in its attribute `given`, and they follow its four inputs; an ONNX layer has them
+    from index 4 on.
     """
     if node.domain == ir.FUNCTION_DOMAIN:
         return {key: 4 + i for i, key in enumerate(ir.get_attr(node, "given", []))}
@@ -75,17 +79,20 @@ def optional_input_indices(node: ir.Node) -> dict[str, int]:
 
 
 def has_full_length_sequences(node: ir.Node) -> bool:
-    """Whether the lengths of the ONNX LSTM or GRU `node` are known to be those of the input."""
+    """Whether the ONNX LSTM or GRU `node` gets constant lengths that all equal that of its input.
+
+    False without lengths or if they are computed.
+    """
     index, shape = optional_input_indices(node).get("lengths"), ir.get_shape(node.inputs[0])
     lengths = None if index is None else ir.const_value(node.inputs[index])
     return lengths is not None and shape is not None and bool((lengths == shape[0]).all())
 
 
 def explain_unsupported(node: ir.Node) -> str | None:
-    """Return why the ONNX LSTM or GRU `node` cannot become one layer per direction, else None.
+    """Return why the ONNX LSTM or GRU `node` cannot become layers of one direction, or None.
 
     Reasons: an unknown number of steps or features, weights or biases computed at run time,
-    peepholes other than 0, and attributes (`_explain_unsupported_attribute`).
+    peepholes other than 0, other activations than the default ones, clipping, and coupled gates.
     """
     shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) != 3 or None in (shape[0], shape[2]):
@@ -101,7 +108,7 @@ def explain_unsupported(node: ir.Node) -> str | None:
 
 
 def _explain_unsupported_attribute(node: ir.Node) -> str | None:
-    """Return why an attribute of a float recurrent `node` has no integer form, else None.
+    """Return why an attribute of the ONNX LSTM or GRU `node` has no integer form, or None.
 
     Reasons, in this order: `activations` other than the default ones, a `clip` attribute, or
     `input_forget` other than 0.
@@ -117,15 +124,15 @@ def _explain_unsupported_attribute(node: ir.Node) -> str | None:
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Whether `value` is a constant of zeros."""
+    """Whether `value` is a constant with only zeros; False for None and for a computed tensor."""
     array = ir.const_value(value)
     return array is not None and not array.any()
 
 
 def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
-    """Whether `target` restricts layers like `node` by `RecurrentLimits`.
+    """Whether `target` restricts recurrent layers of the kind (LSTM or GRU) of `node`.
 
-    These require zero initial states, full length and an unused cell output.
+    Such limits require zero initial states, full lengths and an unused cell output.
     """
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
     return target.get_limits(form.name, RecurrentLimits) is not None
@@ -177,7 +184,7 @@ def check_cell_unread(node: ir.Node, target: Target) -> str | None:
 
 
 def _is_read(node: ir.Node, index: int) -> bool:
-    """Whether output `index` of `node` exists and has consumers."""
+    """Whether output `index` of `node` exists and is read by a node or is a graph output."""
     value = node.outputs[index] if len(node.outputs) > index else None
     return value is not None and bool(value.uses() or value.is_graph_output())
 
@@ -190,27 +197,29 @@ def check_gru_support(node: ir.Node, target: Target) -> str | None:
 
 
 def _activation_inputs(node: ir.Node) -> list[int]:
-    """Return the indices of the quantized inputs: [0], or [0, index of initial state h].
+    """Return the indices of the quantized inputs of `node`: [0], or [0, index of initial state h].
 
-    The state is left out if it is absent or constant.
+    The state is left out if it is absent or constant, and for ONNX nodes.
     """
     state = optional_input_indices(node).get("h") if node.domain == ir.FUNCTION_DOMAIN else None
     return [0] if state is None or ir.const_value(node.inputs[state]) is not None else [0, state]
 
 
 def _quantized_outputs(node: ir.Node) -> list[int]:
-    """Return the indices of the sequence, and of the last state if lengths are given.
+    """Return the indices of the quantized outputs: [0], or [0, 1] if the last state is read too.
 
-    Without lengths, the last state is a step of the sequence.
+    That is only so for function layers with lengths; without, the last state is a step of the
+    sequence (output 0).
     """
     has_lengths = node.domain == ir.FUNCTION_DOMAIN and "lengths" in optional_input_indices(node)
     return [0, 1] if has_lengths and _is_read(node, 1) else [0]
 
 
 def _shared_state_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the pairs that give initial and last states the scale of the sequence output.
+    """Return the pairs that give first and last states of `node` the scale of its sequence output.
 
-    Initial states come first, as (state, sequence); last states as (sequence, state).
+    Initial states come first, as (state, sequence); last states as (sequence, state). Constant
+    initial states, and last states that are not quantized, are left out; `target` is not used.
     """
     y = ir.output_name(node)
     states_in = [ir.input_name(node, index) for index in _activation_inputs(node)[1:]]
@@ -235,19 +244,25 @@ class _RecurrentRule(Op):
     onnx_gate_order: ClassVar[str]
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the indices of the input and of an initial state that is no constant."""
+        """Return the indices of the inputs of `node` that carry activations: 0 and initial state h.
+
+        The state is left out if it is absent or constant.
+        """
         return _activation_inputs(node)
 
     def quantized_outputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the sequence, and of the last state if lengths are given."""
+        """Return [0], the sequence, or [0, 1] if the last state is read and lengths are given."""
         return _quantized_outputs(node)
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the weights of inputs and states."""
+        """Return [1, 2], the indices of the weights of the input and of the state."""
         return [1, 2]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return None for our one-direction functions, and for ONNX operators why they are none."""
+        """Return None for a one-direction function layer, or why an ONNX `node` was not made one.
+
+        If there is no particular reason, that is the text that it was not converted.
+        """
         if node.domain == ir.FUNCTION_DOMAIN:
             return None
         return explain_unsupported(node) or "it was not converted to one direction"
@@ -264,7 +279,7 @@ class _RecurrentRule(Op):
         return steps * count
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer operator, with the vendor's gate order and two separate biases.
+        """Emit the integer layer into `context`, with the target's gate order and two biases.
 
         Chips that need square inputs [N, T, T] get zero features (by a LinearInt), or zero steps
         whose outputs a Slice removes, at the end for a forward layer. The last state and, as float,
@@ -339,9 +354,10 @@ class _RecurrentRule(Op):
     def _emit_parameters(
         self, node: ir.Node, context: LoweringContext, hidden_size: int, padding: int
     ) -> list[ir.Value]:
-        """Add the weights of input and state, and the two biases, and return them in this order.
+        """Add the constants of a recurrent `node` to `context` and return them.
 
-        Gates are reordered as the target stores them; the input weights get `padding` zero columns.
+        They are the weights of input and state, then the two biases. Gates, of `hidden_size` rows
+        each, are reordered as the target stores them; the input weights get `padding` zero columns.
         A bias has the scale of its accumulator.
         """
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
@@ -349,15 +365,15 @@ class _RecurrentRule(Op):
         gates, bias_name = self._target_gate_order(context.target), ir.input_name(node, 3)
 
         def reorder(array: np.ndarray) -> np.ndarray:
-            """Reorder the gates on axis 0 for the target."""
+            """Return `array` with the gates on its axis 0 in the order of the target."""
             return self._reorder_gates(array, hidden_size, gates)
 
         def reorder_and_pad(array: np.ndarray) -> np.ndarray:
-            """Reorder the gates and append `padding` zero columns."""
+            """Return the matrix `array` with reordered gates (rows) and `padding` zero columns."""
             return np.pad(reorder(array), ((0, 0), (0, padding)))
 
         def take_bias(index: int) -> Callable[[np.ndarray], np.ndarray]:
-            """Return the function that selects the bias of the input (0) or the state (1)."""
+            """Return a function that selects bias 0 (input) or 1 (state), its gates reordered."""
             return lambda biases: reorder(biases).reshape(2, -1)[index]
 
         return [
@@ -370,10 +386,10 @@ class _RecurrentRule(Op):
     def _emit_optional_inputs(
         self, node: ir.Node, low: LoweringContext, o: Affine
     ) -> list[ir.Value | None]:
-        """Return the inputs lengths, state and (LSTM only) cell in order, None for absent ones.
+        """Return the inputs lengths, state and (LSTM only) cell in this order.
 
-        `o` are the state's qparams. Absent ones at the end are left out, so that the list may be
-        empty.
+        Absent ones are None. `o` are the state's scale and bits. Absent ones at the end are left
+        out, so that the list may be empty. Constants and Requants are added to `low`.
         """
         indices = optional_input_indices(node)
         inputs: list[ir.Value | None] = []
@@ -401,10 +417,10 @@ class _RecurrentRule(Op):
     def _emit_state(
         node: ir.Node, low: LoweringContext, index: int, qparams: Affine | None
     ) -> ir.Value:
-        """Return initial state or cell, input `index`, as integers.
+        """Return initial state or cell, input `index` of `node`, as integers of format `qparams`.
 
-        The parameters are `qparams`, or `_CELL_QPARAMS` if that is None. Constants are quantized,
-        tensors requantized if they have other parameters.
+        None means that of cells, 32 bits at scale 2^15. Constants are quantized, tensors
+        requantized if they have other parameters.
         """
         if ir.const_value(node.inputs[index]) is not None:
             return low.add_quantized_constant(node, index, qparams or _CELL_QPARAMS)
@@ -413,19 +429,26 @@ class _RecurrentRule(Op):
         return low.get_requantized_input(node, index, qparams)
 
     def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return the attributes that are specific to the operator; here none."""
+        """Return the attributes that only this operator has, for subclasses to override.
+
+        Here none.
+        """
         return {}
 
     def _target_gate_order(self, target: Target) -> str:
-        """Return the gate order of `target`."""
+        """Return the order of gates in the weights of `target`, as a string of their letters.
+
+        It is that of the operator if the target does not say.
+        """
         arithmetic = target.get_arithmetic(self.name, self.integer_op.kind)
         return self.integer_op.kernel_gate_order if arithmetic is None else arithmetic.gates
 
     def _reorder_gates(self, array: np.ndarray, hidden_size: int, gates: str) -> np.ndarray:
-        """Reorder the gates on axis 0 from `onnx_gate_order` to `gates`.
+        """Return `array` with the gates on axis 0 reordered from ONNX's order to `gates`.
 
-        `gates` is a permutation of its letters (LSTM "iofg", GRU "zrn"). In a bias, both sets of
-        gates (of the input, then of the state) are reordered.
+        `gates` is a permutation of their letters (LSTM "iofg", GRU "zrn"), and a gate has
+        `hidden_size` rows. In a bias, both sets of gates (of the input, then of the state) are
+        reordered.
         """
         # The biases of inputs and states follow each other: two times all gates.
         by_gate = array.reshape(-1, len(gates), hidden_size, *array.shape[1:])
@@ -434,10 +457,11 @@ class _RecurrentRule(Op):
     def _emit_extended_sequence(
         self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine
     ) -> ir.Value:
-        """Append steps of zeros to the input [N, T, I], so that it has I steps, for square inputs.
+        """Append steps of zeros to the input [N, T, I], so that it has I steps; return the result.
 
-        A reverse layer gets them before the others. Their outputs are removed; the other outputs do
-        not depend on them.
+        A chip needs as many steps as features; T < I. A reverse layer gets the zeros before the
+        others. `q` are scale and bits of `source`; nodes (two Transposes and a LinearInt) are
+        emitted into `low`.
         """
         batch, length, width = ir.get_shape(node.inputs[0]) or (None, 0, 0)
         length, width, swap = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
@@ -463,9 +487,10 @@ class _RecurrentRule(Op):
         q: Affine,
         before: int = 0,
     ) -> ir.Value:
-        """Pad the last axis of `source` [N, *sizes] with zeros to `size`, by a linear layer.
+        """Pad the last axis of `source` [N, *sizes] with zeros to `size`, and return the result.
 
-        `before` zeros precede the values. The result is exact.
+        It is done exactly by a LinearInt emitted into `low`; `before` zeros precede the values, the
+        others follow. `q` are scale and bits of input and result.
         """
         weight_qparams = Affine(64.0)
         weight = (np.eye(size, sizes[1], -before) * weight_qparams.scale).astype(np.int8)
@@ -500,7 +525,7 @@ class Lstm(_RecurrentRule):
     def max_cell_magnitude(self, target: Target) -> float | None:
         """Return the largest product of forget gate and cell on `target`, or None if unlimited.
 
-        It is 2 if the target's LSTM saturates the cell (Q27 or WIDE).
+        It is 2 if the target's LSTM saturates the cell (format Q27 or WIDE).
         """
         arithmetic = target.get_arithmetic(self.name, kinds.LstmArithmetic)
         if arithmetic is None:
@@ -521,5 +546,5 @@ class Gru(_RecurrentRule):
     onnx_gate_order = "zrn"
 
     def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return where the reset gate is applied."""
+        """Return {"linear_before_reset": 0 or 1}: 1 if the reset gate acts after the product."""
         return {"linear_before_reset": int(ir.get_attr(node, "linear_before_reset", 0))}

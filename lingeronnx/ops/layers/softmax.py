@@ -42,7 +42,7 @@ class Softmax(Op):
     runs_on_host_when_last = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the softmax has no integer form, or None if it has one.
+        """Return why the softmax `node` has no integer form, or None if it has one.
 
         Reasons: a dimension other than the batch is unknown, the input is masked at run time, or
         `axis` (default -1) is the batch axis.
@@ -55,17 +55,17 @@ class Softmax(Op):
         return "it mixes samples" if ir.get_attr(node, "axis", -1) % len(shape) == 0 else None
 
     def is_available(self, target: Target) -> bool:
-        """Whether the executor of `target` computes the operator correctly."""
+        """Whether `target` runs this operator and computes it correctly."""
         return target.is_computed_correctly(self.name)
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Return the reason given by `target`, if any."""
+        """Return the reason that `target` gives for lacking this operator, else a general one."""
         return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the softmax on the last axis, between two Transposes if the axis is another.
+        """Emit the softmax on the last axis into `context`, transposed around if `axis` is another.
 
-        The Transposes exchange the axis and the last one.
+        The Transposes exchange that axis and the last one.
         """
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = list(ir.require_shape(node.inputs[0]))
