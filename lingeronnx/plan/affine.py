@@ -124,7 +124,7 @@ class Affine:
         signed: bool = True,
         rounding: Rounding = Rounding.HALF_UP,
     ) -> None:
-        """Check the parameters and store them as read-only arrays.
+        """Check the parameters and store them as read-only arrays; the class describes each.
 
         Scales become float64, zero points int64, broadcast to the shape of the scales. Raises
         ValueError if `bits` is not 1 to 64, if the rank of `scale` does not match `granularity` (0
@@ -157,16 +157,16 @@ class Affine:
             )
 
     def __eq__(self, other: object) -> bool:
-        """Whether both represent the same integers, with bit-identical scales."""
+        """Whether `other` represents the same integers: all fields are equal, scales bit by bit."""
         return isinstance(other, Affine) and self._key == other._key
 
     def __hash__(self) -> int:
-        """Return a hash of the fields that `==` compares."""
+        """Return a hash of all fields, so that equal parameters have equal hashes."""
         return hash(self._key)
 
     @property
     def _key(self) -> tuple[object, ...]:
-        """All fields that `==` compares, as a hashable tuple."""
+        """All fields, arrays as bytes, as a hashable tuple for `==` and the hash."""
         scales, zeros = self.scales, self.zero_points
         return (
             self.granularity,
@@ -179,7 +179,11 @@ class Affine:
         )
 
     def __repr__(self) -> str:
-        """Format as a call; zero points and granularity appear only if they are not the usual."""
+        """Return ``Affine(scales, bits)``, with zero points and granularity only if unusual.
+
+        Unusual are zero points other than 0, and several scales; signedness and rounding are left
+        out.
+        """
         zero_points = f", zero_point={self.zero_points.tolist()}" if self.shifted else ""
         granularity = "" if self.single else f", {self.granularity}"
         return f"Affine({self.scales.tolist()}, {self.bits}{granularity}{zero_points})"
@@ -188,17 +192,17 @@ class Affine:
 
     @property
     def single(self) -> bool:
-        """Whether all elements share one scale."""
+        """Whether all elements of the tensor share one scale."""
         return isinstance(self.granularity, PerTensor)
 
     @property
     def axis(self) -> int | None:
-        """The axis along which the scales differ; None with a single scale."""
+        """The axis along which the scales differ (also of groups); None with a single scale."""
         return None if isinstance(self.granularity, PerTensor) else self.granularity.axis
 
     @property
     def scale(self) -> float:
-        """The single scale; raises ValueError if there are several."""
+        """The single scale, in integer steps per unit; raises ValueError if there are several."""
         if not self.single:
             raise ValueError(f"there is no single scale: {self.scales.size} {self.granularity}")
         return float(self.scales)
@@ -214,7 +218,11 @@ class Affine:
 
     @property
     def signed_zero(self) -> int:
-        """The zero point of the same integers stored as signed; requires a single scale."""
+        """The zero point that the integers would have if they were stored as signed.
+
+        Of unsigned 8-bit ones it is the zero point - 128; of signed ones the zero point itself.
+        Raises ValueError if there are several zero points.
+        """
         return self.zero_point - self.low - (1 << (self.bits - 1))
 
     @property
@@ -224,12 +232,12 @@ class Affine:
 
     @property
     def low(self) -> int:
-        """The smallest integer of the width."""
+        """The smallest integer of the width: -2^(bits - 1), or 0 if unsigned."""
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     @property
     def high(self) -> int:
-        """The largest integer of the width."""
+        """The largest integer of the width: 2^(bits - 1) - 1, or 2^bits - 1 if unsigned."""
         return self.low + (1 << self.bits) - 1
 
     @property
@@ -266,7 +274,10 @@ class Affine:
 
     @property
     def text(self) -> str:
-        """The single scale for display, such as ``2^7`` or ``93.5``, and a nonzero zero point."""
+        """The single scale for display, such as ``2^7``, ``93.5`` or ``2^4 from -3`` (zero point).
+
+        Raises ValueError if there are several scales.
+        """
         scale = f"2^{self.exponent}" if self.exponent is not None else f"{self.scale:.6g}"
         return f"{scale} from {self.zero_point}" if self.shifted else scale
 
@@ -295,6 +306,7 @@ class Affine:
         """Return a copy with the scales along `axis` instead of the present one.
 
         The scales of a matrix in groups are transposed if the axis changes; others are unchanged.
+        It is used where a weight is transposed.
         """
         scales, zero_points = self.scales, self.zero_points
         granularity: Granularity = PerAxis(axis)
@@ -305,15 +317,16 @@ class Affine:
         return Affine(scales, self.bits, granularity, zero_points, self.signed, self.rounding)
 
     def mapped(self, change: Callable[[float], float]) -> Affine:
-        """Return a copy with `change` applied to every scale."""
+        """Return a copy with `change` (scale -> scale) applied to every scale."""
         scales = np.array([change(float(scale)) for scale in self.scales.flat])
         return self.changed(scales.reshape(self.scales.shape))
 
     @property
     def attribute(self) -> float | tuple[float, ...]:
-        """The scale or scales as an attribute of an integer operator; one per index of the axis.
+        """The scale, or a tuple of scales, as an attribute such as scale_w of an integer operator.
 
-        With groups, the scales of the products (`factors`).
+        Scales per axis give one per index. Scales per group of a matrix, which are S / m with a row
+        scale S and integers m, give the S of each row.
         """
         if isinstance(self.granularity, PerGroup):
             return tuple(self.factors[0].tolist())
@@ -323,8 +336,9 @@ class Affine:
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
         """Factorization of the scales [O, groups] of a matrix [O, I] in groups: scales = S / m.
 
-        A product ``q * m`` has the scale S of its row. The factors of a row are the smallest
-        integers from 1 to `MAX_GROUP_FACTOR`, and S is rounded to float32, as in a file.
+        A product ``q * m`` of an integer weight has the scale S of its row. The factors of a row
+        are the smallest integers from 1 to `MAX_GROUP_FACTOR`, and S is rounded to float32, as in a
+        file.
 
         Returns
         -------
@@ -364,10 +378,11 @@ class Affine:
 
     @property
     def sums(self) -> Affine:
-        """Parameters of the accumulated products with this weight.
+        """Parameters of the products that are accumulated with a weight of these parameters.
 
-        With groups: one scale S per row (axis 0; see `factors`), or per tensor if there is a single
-        row. Otherwise the parameters themselves.
+        With scales per group, which are S / m with a row scale S and integers m, they have one
+        scale S per row (axis 0), or per tensor if there is a single row. Otherwise these parameters
+        themselves are returned.
         """
         if not isinstance(self.granularity, PerGroup):
             return self
@@ -378,9 +393,9 @@ class Affine:
 
     @property
     def stored(self) -> Affine:
-        """A copy with scales rounded to float32, as in a file.
+        """A copy with scales rounded to float32, as they are read back from a file.
 
-        With groups, the scales of the products are rounded.
+        With scales per group, which are S / m with a row scale S and integers m, the S are rounded.
         """
         if isinstance(self.granularity, PerGroup):
             return make_grouped_qparams(*self.factors, self.granularity.size, self.bits)
@@ -391,14 +406,16 @@ class Affine:
     def broadcast(self, shape: Sequence[int]) -> float | np.ndarray:
         """Return the scales in a form that multiplies an array of `shape`.
 
-        A number if there is a single scale.
+        It is a float if there is a single scale, otherwise an array with the scales along their
+        axis and length 1 on others, or, with groups, along the axis at full length.
         """
         return self.scale if self.single else self.spread(self.scales, shape)
 
     def centre(self, shape: Sequence[int]) -> int | np.ndarray:
         """Return the zero points in a form that is added to an array of `shape`.
 
-        A number if there is a single zero point.
+        It is an int if there is a single one, otherwise an array with the zero points along their
+        axis.
         """
         return self.zero_point if self.single else self.spread(self.zero_points, shape)
 
@@ -416,39 +433,44 @@ class Affine:
         return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
     def counts(self, array: np.ndarray) -> np.ndarray:
-        """Return floats as integer steps above the zero point, neither rounded nor clipped.
+        """Return `array` times the scales, not rounded, clipped or shifted by the zero point.
 
-        The result is float64 and has the shape of `array`.
+        The result is float64, in integer steps above the zero point, and has the shape of `array`.
         """
         return np.asarray(array.astype(np.float64) * self.broadcast(array.shape))
 
     def integers(self, array: np.ndarray) -> np.ndarray:
-        """Quantize floats of any shape.
+        """Quantize the floats `array`: scale, round, add the zero point, clip to the width.
 
-        The result has the smallest integer type of the width, int64 above 32 bits.
+        The result has the same shape and the smallest integer type of the width, int64 above 32
+        bits; `array` is not changed.
         """
         rounded = _round_in_place(self.counts(array), self.rounding)
         rounded += self.centre(array.shape)
         return np.clip(rounded, self.low, self.high, out=rounded).astype(self.dtype)
 
     def real(self, integers: np.ndarray) -> np.ndarray:
-        """Dequantize integers of any shape to float64: (q - zero point) / scale."""
+        """Dequantize `integers` of any shape to float64: (q - zero point) / scale."""
         offsets = integers.astype(np.float64)
         if self.shifted:
             offsets -= self.centre(integers.shape)
         return np.asarray(offsets / self.broadcast(integers.shape))
 
     def __rtruediv__(self, integers: npt.ArrayLike) -> np.ndarray:
-        """Dequantize `integers`: ``integers / affine`` reads like a division by the scale."""
+        """Return the real values of `integers`, in float64; a zero point is subtracted first.
+
+        This makes ``integers / affine`` work, which reads like a division by the scale.
+        """
         return self.real(np.asarray(integers))
 
     #: Makes NumPy use the method above for an array divided by an `Affine`.
     __array_ufunc__ = None
 
     def on_grid(self, array: np.ndarray) -> np.ndarray:
-        """Quantize and dequantize floats of any float type; the result has the same type.
+        """Round the floats `array` to values that integers represent, clipped to their range.
 
-        Computed in that type, or in float64 if the integers have more than 20 bits.
+        The result has the same float type. It is computed in that type, or in float64 if the
+        integers have more than 20 bits.
         """
         dtype = np.float64 if self.bits > 20 else array.dtype
         scale, zero_point = np.asarray(self.broadcast(array.shape), dtype), self.centre(array.shape)
@@ -459,13 +481,16 @@ class Affine:
 
     @property
     def dtype(self) -> np.dtype:
-        """The smallest integer type of 8, 16, 32 or 64 bits that can store the integers."""
+        """The smallest integer type of 8, 16, 32 or 64 bits that can store the integers.
+
+        It is unsigned if they are.
+        """
         width = next(width for width in (8, 16, 32, 64) if self.bits <= width)
         return np.dtype(f"{'int' if self.signed else 'uint'}{width}")
 
 
 def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
-    """Round a float array in place and return it: half to even, or else half up."""
+    """Round the float array `counts` in place and return it: half to even, or else half up."""
     if rounding is Rounding.HALF_EVEN:
         return np.rint(counts, out=counts)
     counts += 0.5
@@ -473,17 +498,22 @@ def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
 
 
 def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:
-    """Make the parameters of a matrix [O, I] in groups of `size` along I.
+    """Make the parameters of a matrix [O, I] with scales per group of `size` elements along I.
 
-    A product ``q * m`` has the scale `scale` [O] of its row; see `Affine.factors`.
+    The scales are S / m, such that a product ``q * m`` of an integer weight has the scale S of its
+    row.
 
     Parameters
     ----------
     scale
-        Scales of the products [O], rounded to float32 after the common factor is divided out.
+        Scales S of the products, [O]; rounded to float32 after the common factor is divided out.
     factors
-        Integers m [O, groups] from 1 to `MAX_GROUP_FACTOR`; the common factor of a row is moved
+        Integers m, [O, groups], from 1 to `MAX_GROUP_FACTOR`. The common factor of a row is moved
         into its scale.
+    size
+        Elements of a group.
+    bits
+        Width of the integers q.
     """
     common_factors = np.gcd.reduce(factors.astype(np.int64), axis=1)
     row_scales = np.asarray(np.asarray(scale / common_factors, np.float32), np.float64)
@@ -492,6 +522,6 @@ def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, b
 
 
 def _exact_log2(scale: float) -> int | None:
-    """Return log2 of a power of two, or None for another scale."""
+    """Return log2 of `scale` if it is a power of two, or None if it is not."""
     mantissa, exponent = math.frexp(scale)
     return exponent - 1 if mantissa == 0.5 else None

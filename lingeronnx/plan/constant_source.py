@@ -17,7 +17,7 @@ ArrayTransform = Callable[[np.ndarray], np.ndarray]
 
 
 def identity_transform(array: np.ndarray) -> np.ndarray:
-    """Return the array unchanged."""
+    """Return `array` unchanged."""
     return array
 
 
@@ -37,14 +37,17 @@ class ConstantSource:
     dtype: np.dtype
 
     def quantize(self, array: np.ndarray) -> np.ndarray:
-        """Return the integer initializer for the values `array` of the float one."""
+        """Return the integer initializer for `array`, the values of the float initializer.
+
+        They are quantized with `qparams`, then rearranged by `view` and cast to `dtype`.
+        """
         return self.view(self.qparams.integers(array)).astype(self.dtype, copy=False)
 
 
 def make_bias_qparams(scale: npt.ArrayLike, wide: bool) -> Affine:
-    """Make the parameters of a bias with one scale or one per element.
+    """Return the parameters of a bias with the scale, or one scale per element, `scale`.
 
-    The width is 32 bits, or 61 bits if `wide`.
+    The width is 32 bits, or 61 bits if `wide` (for products that exceed 32 bits).
     """
     granularity = PerAxis(0) if np.ndim(scale) else PerTensor()
     return Affine(scale, 61 if wide else 32, granularity)

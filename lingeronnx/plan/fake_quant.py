@@ -23,10 +23,16 @@ __all__ = ["build_fake_quantized_graph", "split_at_tensors"]
 def build_fake_quantized_graph(
     graph: ir.Model, plan: Plan, only: Collection[str] | None = None
 ) -> tuple[ir.Model, dict[str, str]]:
-    """Build a float graph that computes `plan` on the normalized `graph`, which is not modified.
+    """Build a float copy of `graph` in which tensors and weights are rounded as in `plan`.
+
+    The normalized `graph` is not modified.
 
     Parameters
     ----------
+    graph
+        Normalized float graph.
+    plan
+        Plan of that graph, whose scales are used.
     only
         Names of the tensors and weights to round; None rounds all tensors of the plan.
 
@@ -55,6 +61,10 @@ def split_at_tensors(
 
     Parameters
     ----------
+    graph
+        Normalized float graph; it is not modified.
+    plan
+        Plan of that graph; all its tensors and weights are rounded.
     tensor_names
         Tensors to split at; those that are not in the plan are ignored.
 
@@ -98,9 +108,9 @@ class _RoundedTensor(NamedTuple):
 
 
 def _insert_fake_quant(model: ir.Model, qparams: Mapping[str, Affine]) -> dict[str, _RoundedTensor]:
-    """Insert rounding after each tensor of `qparams`, and let its consumers use the result.
+    """Insert rounding after each tensor named in `qparams`, and let its consumers use the result.
 
-    Changes the model in place; constants and graph outputs keep their values.
+    Changes the model in place; constants are skipped, and graph outputs keep their values.
 
     Returns
     -------
@@ -130,10 +140,11 @@ def _insert_fake_quant(model: ir.Model, qparams: Mapping[str, Affine]) -> dict[s
 def _make_fake_quant_nodes(
     model: ir.Model, value: ir.Value, q: Affine, used_names: set[str]
 ) -> list[ir.Node]:
-    """Make the nodes that round `value` to the grid of `q`; new names are added to `used_names`.
+    """Make the nodes that round `value` to the values that integers of `q` represent.
 
     They are Mul by the scale, Add 0.5, Floor, Clip to the integers (less the zero point), Div by
-    the scale. Their constants become initializers of `model`; the last node has the result.
+    the scale. Their constants become initializers of `model`, whose names, as those of the nodes,
+    are added to `used_names`; the nodes are not inserted. The last one has the result.
     """
     scale, source, nodes = q.scale, value, []
     operands_by_op: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -156,9 +167,10 @@ def _make_fake_quant_nodes(
 
 
 def _fake_quantize_weights(model: ir.Model, qparams: Mapping[str, Affine]) -> None:
-    """Round each initializer named in `qparams` to the grid of its parameters, in place.
+    """Round each initializer named in `qparams` to values that its integers represent, in place.
 
-    The result is clipped to the range of the initializer's float type, which it keeps.
+    The result is clipped to the range of the initializer's float type, which it keeps. Names
+    without an initializer are ignored.
     """
     for name, value in model.graph.initializers.items():
         q, array = qparams.get(name), ir.const_value(value)

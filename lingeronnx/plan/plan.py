@@ -58,7 +58,7 @@ class Plan:
     settings: Mapping[str, object] | None = field(default=None, compare=False)
 
     def with_tensors(self, tensors: Mapping[str, Affine]) -> Plan:
-        """Return a copy with other `tensors`."""
+        """Return a copy of the plan with other parameters `tensors` (name -> parameters)."""
         return replace(self, tensors=dict(tensors))
 
     def to_json(self) -> str:
@@ -87,18 +87,20 @@ class Plan:
 
     @property
     def content(self) -> bytes:
-        """The part of the plan that results depend on, as bytes; used as a key of journals.
+        """The plan without its settings as bytes of JSON: all that results depend on.
 
-        It excludes the settings, which plans of version 0.1 do not have.
+        It is used as a key of journals. Settings are missing in plans of version 0.1.
         """
         return replace(self, settings=None).to_json().encode()
 
     @classmethod
     def from_json(cls, text: str, where: str = "the plan") -> Plan:
-        """Read a plan that `to_json` wrote, or one of version 1.
+        """Read a plan from JSON `text` that `Plan.to_json` writes, or of version 1 of the format.
 
         Parameters
         ----------
+        text
+            The JSON text.
         where
             Source of the text for error messages.
 
@@ -150,9 +152,10 @@ class Plan:
 
 
 def _check_version1(body: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for entries of version 1 that were never written and are not supported.
+    """Raise ConfigError if a plan of version 1 has entries that were never written.
 
-    These are a transform's offset other than 0, and `reads`. `where` begins messages.
+    These are a transform's offset other than 0, and `reads`, and are not supported. `body` is the
+    parsed JSON; `where`, its source, begins messages.
     """
     for name, transform in body.get("transforms", {}).items():
         if transform.get("offset"):
@@ -169,7 +172,8 @@ def _check_version1(body: Mapping[str, Any], where: str) -> None:
 def _read_settings(body: Mapping[str, Any], where: str) -> dict[str, object] | None:
     """Return ``body["settings"]``, or None if it is absent, as in plans of version 0.1.
 
-    Raises ConfigError if it is not an object; `where` is the file named in the message.
+    `body` is a parsed plan. Raises ConfigError if the entry is not an object; `where` is the file
+    named in the message.
     """
     settings = body.get("settings")
     if settings is not None and not isinstance(settings, dict):
@@ -182,10 +186,10 @@ def _read_settings(body: Mapping[str, Any], where: str) -> dict[str, object] | N
 
 
 def _qparams_to_json(q: Affine) -> dict[str, object]:
-    """Return the JSON form of `q`: always `scale` (number or list) and `bits`.
+    """Return the quantization parameters `q` as a dict for JSON, with at least `scale` and `bits`.
 
-    `axis`, `group_size` and `zero_point` are written only for per-axis scales, groups and zero
-    points other than 0.
+    `scale` is a number or a list. `axis`, `group_size` and `zero_point` are written only for
+    several scales, groups and zero points other than 0.
     """
     entry: dict[str, object] = {"scale": q.scales.tolist(), "bits": q.bits}
     if q.axis is not None:
@@ -198,10 +202,11 @@ def _qparams_to_json(q: Affine) -> dict[str, object]:
 
 
 def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affine:
-    """Parse the JSON form of the parameters of tensor `name`; raise ConfigError if invalid.
+    """Parse the JSON `entry` with the quantization parameters of tensor `name`.
 
-    Required are positive scales and 2 to 32 bits; several scales need an axis, or groups an axis
-    and a group size. A zero point other than 0 requires a single scale. `where` begins messages.
+    Raises ConfigError if it is invalid, with a message that begins with the file `where`. Required
+    are positive scales and 2 to 32 bits; several scales need an axis, or groups an axis and a group
+    size. A zero point other than 0 requires a single scale.
     """
     scale, bits = entry["scale"], int(entry["bits"])
     scales = np.asarray(scale, np.float64)
@@ -236,7 +241,7 @@ def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affin
 def _check_groups(
     scales: np.ndarray, axis: int | None, group_size: int, where: str, name: str
 ) -> None:
-    """Raise ConfigError unless `axis` is an axis (>= 0) of `scales` and `group_size` at least 1.
+    """Raise ConfigError unless `axis` (>= 0) is an axis of `scales` and `group_size` at least 1.
 
     `where` (file) and `name` (tensor) are for the message.
     """

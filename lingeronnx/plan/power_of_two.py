@@ -18,8 +18,8 @@ def floor_exponent(upper_bound: float, *, imported: bool = False) -> int:
     upper_bound
         A positive number.
     imported
-        Whether `upper_bound` was read from a file with decimal digits. `_EXPONENT_TOLERANCE` is
-        then added to its logarithm, to reach a power of two that it misses by rounding.
+        Whether `upper_bound` was read from a file with decimal digits. 1e-6 is then added to its
+        logarithm, to reach a power of two that it misses by rounding.
 
     Raises
     ------
@@ -35,10 +35,14 @@ def floor_exponent(upper_bound: float, *, imported: bool = False) -> int:
 
 
 def floor_power_of_two(upper_bound: float, *, imported: bool = False) -> float:
-    """Return the largest power of two that does not exceed `upper_bound`; see `floor_exponent`."""
+    """Return the largest power of two that does not exceed the positive `upper_bound`.
+
+    If `imported` (read from decimal digits), one that is larger by at most a relative 7e-7 is also
+    taken. Raises ValueError for a bound that is not positive, or infinite and not imported.
+    """
     return 2.0 ** floor_exponent(upper_bound, imported=imported)
 
 
 def nearest_power_of_two(scale: float) -> float:
-    """Return the power of two nearest to `scale` on a logarithmic scale."""
+    """Return the power of two nearest to the positive `scale` by its logarithm."""
     return 2.0 ** round(math.log2(scale))

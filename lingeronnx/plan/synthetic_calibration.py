@@ -27,10 +27,13 @@ SYNTHETIC_WARNING = (
 
 
 def is_synthetic(model: ir.Model) -> bool:
-    """Whether the metadata of `model` record that scales come from random inputs."""
+    """Whether the metadata of `model` say that its scales were calibrated on random inputs."""
     return model.metadata_props.get(CALIBRATION_KEY) == SYNTHETIC_VALUE
 
 
 def collect_calibration_warnings(model: ir.Model) -> list[str]:
-    """Return the warning that `model` is calibrated with random data, if it is marked so."""
+    """Return a list with the warning that `model` is calibrated on random inputs, or an empty one.
+
+    The mark is in the metadata of the model.
+    """
     return [SYNTHETIC_WARNING] if is_synthetic(model) else []

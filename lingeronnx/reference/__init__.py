@@ -48,12 +48,15 @@ ONNX_NATIVE_OPS = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile",
 
 
 def register_reference_op(base: type[Integer]) -> None:
-    """Register a reference implementation, which `reference_ops` returns from now on."""
+    """Add the class `base` of a reference operator to those that `reference_ops` returns."""
     _REGISTERED_OPS.append(base)
 
 
 def unregister_reference_op(base: type[Integer]) -> None:
-    """Undo `register_reference_op`."""
+    """Remove the class `base`, which was added by `register_reference_op`.
+
+    Nothing if it is absent.
+    """
     _REGISTERED_OPS[:] = [op for op in _REGISTERED_OPS if op is not base]
 
 

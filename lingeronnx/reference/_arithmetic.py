@@ -42,7 +42,7 @@ INT32 = (-(2**31), 2**31 - 1)
 
 
 def to_python_ints(values: ArrayLike) -> np.ndarray:
-    """Convert to an array of Python integers, whose sums and products cannot overflow."""
+    """Return `values` as an object array of Python integers, whose sums and products are exact."""
     return np.asarray(values).astype(object)
 
 
@@ -60,14 +60,17 @@ def saturate(values: ArrayLike, bits: int) -> np.ndarray:
 
 
 def cast_to_width(values: ArrayLike, bits: int) -> np.ndarray:
-    """Cast to the narrowest of int8, int16 and int32 with `bits` bits; values must be in range."""
+    """Cast `values` to the narrowest of int8, int16 and int32 that has `bits` bits.
+
+    They must be in range: nothing is clamped.
+    """
     if bits <= 8:
         return np.asarray(values).astype(np.int8)
     return np.asarray(values).astype(np.int16 if bits <= 16 else np.int32)
 
 
 def exact_log2(scale: float) -> int:
-    """Return q such that scale = 2^q.
+    """Return q such that `scale` = 2^q.
 
     Raises
     ------
@@ -83,7 +86,8 @@ def exact_log2(scale: float) -> int:
 def fixed_point_multiplier(ratio: float) -> tuple[int, int]:
     """Return (M, s) with M = floor(ratio * 2^s + 1/2) and 2^30 <= M < 2^31.
 
-    Raises ValueError if there is none; `ratio` must be positive.
+    `ratio` must be positive. M * 2^-s approximates it; the largest possible s is taken. Raises
+    ValueError if there is none.
     """
     exact, s = Fraction(ratio), 30 - math.floor(math.log2(ratio))
     for candidate in (s + 1, s, s - 1):
@@ -96,15 +100,17 @@ def fixed_point_multiplier(ratio: float) -> tuple[int, int]:
 def requantize(
     acc: ArrayLike, ratio: float, bits: int, mode: Requantization, zero_point: int = 0
 ) -> np.ndarray:
-    """Return saturate(floor(acc * ratio + 1/2) + zero_point) in the arithmetic of the target.
+    """Return saturate(round(acc * ratio) + zero_point), at `bits`, in the arithmetic of the target.
 
-    The target multiplies by M * 2^-s or shifts, and rounds as `mode` says; half up is usual. A left
-    shift may be left out or give 0 on targets that do not support it.
+    The target multiplies by an integer M * 2^-s, or shifts, and rounds as `mode` says; half up is
+    usual. A left shift may be left out or give 0 on targets that do not support it. The result is
+    int8, int16 or int32.
 
     Raises
     ------
     ValueError
-        If the target does not support the ratio.
+        If the target does not support the ratio: it only shifts and the ratio is no power of two,
+        or it refuses left shifts.
     """
     acc = to_python_ints(acc)
     if not mode.shifts:
@@ -149,24 +155,25 @@ def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -
     divisor = Fraction(2) ** shift
 
     def round_value(value: int) -> int:
-        """Return `value` / divisor, rounded."""
+        """Return `value` / 2^shift, rounded in the given mode."""
         return round_fraction(Fraction(int(value)) / divisor)
 
     return np.vectorize(round_value, otypes=[object])(values)
 
 
 def _round_half_away(value: Fraction) -> int:
-    """Round to the nearest integer, ties away from 0."""
+    """Round `value` to the nearest integer, ties away from 0."""
     nearest = math.floor(abs(value) + Fraction(1, 2))
     return nearest if value > 0 else -nearest
 
 
 def divide(n: int, d: int, shift: int) -> int:
-    """Return n * 2^shift / d in the arithmetic of the NPU, saturated to int32.
+    """Return n * 2^shift / d in the arithmetic of the NPU, rounded and saturated to int32.
 
     The NPU multiplies by a reciprocal computed with Newton's method in double precision. The
     divisor is scaled into (1/2, 1]; the reciprocal starts from its five leading bits and is refined
-    three times, each time rounded half up to 29 binary places. The quotient is rounded half up.
+    three times, each time rounded half up to 29 binary places. The quotient is rounded half up. `d`
+    must not be 0.
     """
     e = 31 - int(np.ceil(np.float32(math.log2(abs(d)))))
     m = float(Fraction(d) * Fraction(2) ** (e - 31))
@@ -180,5 +187,5 @@ def divide(n: int, d: int, shift: int) -> int:
 
 
 def _round_to_binary_places(value: float, places: int) -> float:
-    """Round half up to a multiple of 2^-places."""
+    """Round `value` half up to a multiple of 2^-`places`."""
     return math.floor(value * 2.0**places + 0.5) / 2.0**places

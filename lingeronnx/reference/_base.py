@@ -39,7 +39,7 @@ class Attributes(dict[str, Any]):
     """Attributes of a node by current names; missing bit widths are 8."""
 
     def scale(self, key: str) -> float:
-        """Return the scale in attribute `key`.
+        """Return the scale in attribute `key`, such as scale_x, as a float.
 
         Raises
         ------
@@ -52,26 +52,26 @@ class Attributes(dict[str, Any]):
         return float(value)
 
     def zero_point(self, key: str) -> int:
-        """Return the zero point that accompanies `scale_<key>`, 0 by default."""
+        """Return the attribute `zero_point_<key>` (`key` is x, y or o), 0 by default."""
         return int(self.get(f"zero_point_{key}") or 0)
 
     def subtract_zero_point(self, values: np.ndarray, key: str) -> np.ndarray:
-        """Subtract the zero point `zero_point_<key>` from integers, in int64."""
+        """Return the integers `values`, in int64, less attribute `zero_point_<key>` (default 0)."""
         return values.astype(np.int64) - self.zero_point(key)
 
     @property
     def o_bits(self) -> int:
-        """Bits of the output, 8 by default."""
+        """Bits of the output, 8 by default or if the attribute is 0."""
         return int(self.get("o_bits") or 8)
 
 
 def get_optional_input(inputs: Sequence[np.ndarray | None], index: int) -> np.ndarray | None:
-    """Return input `index`, or None if it is absent."""
+    """Return input `index` of a node, or None if it is absent or there are fewer `inputs`."""
     return inputs[index] if index < len(inputs) else None
 
 
 def expect_arithmetic(arithmetic: Arithmetic, kind: type[_Kind]) -> _Kind:
-    """Return the arithmetic of a target, checked to be of class `kind`.
+    """Return `arithmetic`, that of a target for an operator, checked to be of class `kind`.
 
     Raises
     ------
@@ -106,11 +106,11 @@ class Integer(OpRun):
     default_target: Target
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
-        """Run `compute` with the target of attribute `platform`, else the default target.
+        """Compute the node by `compute` and return its outputs as a tuple; called by the evaluator.
 
-        Attributes are renamed to their current names. Returns a tuple of outputs. Raises
-        ValueError, which names the node, if the target has no such operator or `compute` raises
-        one.
+        The target is that of attribute `platform`, else the default target of the class. Attributes
+        are renamed to their current names. Raises ValueError, which names the node, if the target
+        has no such operator or `compute` raises one.
         """
         renamed = Attributes(
             {_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()}
@@ -129,7 +129,7 @@ class Integer(OpRun):
         return result if isinstance(result, tuple) else (result,)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return the output, or a tuple of outputs.
+        """Return the output of the node, or a tuple of outputs; subclasses implement it.
 
         Parameters
         ----------
@@ -151,14 +151,14 @@ class Integer(OpRun):
     def requantize_accumulator(
         acc: np.ndarray, a: Attributes, arithmetic: Arithmetic, *scales: str, axis: int = 1
     ) -> np.ndarray:
-        """Requantize an accumulator to scale_o and o_bits.
+        """Requantize the accumulator `acc` to the output's scale, bits and zero point.
 
         Parameters
         ----------
         acc
             Accumulator, whose scale is the product of the attributes `scales`.
         a
-            Attributes of the node.
+            Attributes of the node, with scale_o, o_bits (default 8) and zero_point_o (default 0).
         arithmetic
             Arithmetic of the target; may define the bits of the output.
         *scales
@@ -204,10 +204,10 @@ class StandardOpRun(Integer):
     domains = ("", "thinker", "linger")
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
-        """Run the operator; return a tuple of outputs.
+        """Compute the node in its integer form or by ONNX's own operator.
 
-        The integer form is run if the domain is ours or `is_vendor_form` is true, else onnx's own
-        operator.
+        Return a tuple of outputs. The integer form is taken if the domain is not ONNX's or
+        `is_vendor_form` is true.
         """
         if self.op_domain or self.is_vendor_form(inputs, attributes):
             return super()._run(*inputs, **attributes)
@@ -219,5 +219,8 @@ class StandardOpRun(Integer):
     def is_vendor_form(
         self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]
     ) -> bool:
-        """Whether the node is in the vendor form: by default, whether input 0 is int8 to int32."""
+        """Whether a standard node is to be computed in its integer form, not by ONNX's operator.
+
+        By default it is if input 0 is int8, int16 or int32; subclasses may look at `attributes`.
+        """
         return inputs[0].dtype.kind == "i" and inputs[0].dtype.itemsize < 8

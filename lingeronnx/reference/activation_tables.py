@@ -47,16 +47,19 @@ class _PiecewiseTable(TypedDict):
 
 @cache
 def _load_tables() -> dict[str, dict[str, _PiecewiseTable]]:
-    """Return chip -> function -> table, read once from the simulator's ``piecewise.json``."""
+    """Return the piecewise linear tables, chip -> function -> table, of the simulator's JSON file.
+
+    It is read once.
+    """
     return json.loads(files("simulator").joinpath("luts", "piecewise.json").read_text())["tables"]
 
 
 @cache
 def evaluate_curve(function: str, chip: str, x: int, bits: int) -> int:
-    """Return sigmoid or tanh of an integer, with bits - 1 fractional bits.
+    """Return sigmoid or tanh of an integer `x`, by the chip's table of lines, as an integer.
 
     The segment is the first whose border is at least |x|. Its line is computed exactly and rounded
-    down, then the result is rounded half up and saturated.
+    down, then the result is rounded half up to bits - 1 fractional bits and saturated.
 
     Parameters
     ----------
@@ -65,7 +68,7 @@ def evaluate_curve(function: str, chip: str, x: int, bits: int) -> int:
     chip
         Name of the chip whose table is used.
     x
-        Input, in Q11 for venus and Q27 for the other chips.
+        Input, in Q11 (11 fractional bits) for venus and Q27 for the other chips.
     bits
         Bits of the result.
     """
@@ -80,10 +83,14 @@ def evaluate_curve(function: str, chip: str, x: int, bits: int) -> int:
 
 
 def _evaluate_array(function: str, chip: str, x: np.ndarray, bits: int) -> np.ndarray:
-    """Return `evaluate_curve` of each element, as Python integers."""
+    """Return sigmoid or tanh (`function`) of each element of `x`, as Python integers.
+
+    `x` has the fractional bits of the table of `chip`; results have `bits` bits, all but one
+    fractional.
+    """
 
     def evaluate(value: int) -> int:
-        """Return `evaluate_curve` of one integer."""
+        """Return the function of one integer `value`."""
         return evaluate_curve(function, chip, int(value), bits)
 
     return np.vectorize(evaluate, otypes=[object])(x)
@@ -99,9 +106,10 @@ class Sigmoid(Integer):
     function = "sigmoid"
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Rescale x to Q27 (Q11 where the target only shifts right) and evaluate the table.
+        """Return the function of input 0 by the target's table: int8 with 7 fractional bits.
 
-        The result is int8 with 7 fractional bits. On targets with a faulty table the input is 0.
+        The input is first rescaled to Q27 (27 fractional bits), or Q11 where the target only shifts
+        right. On targets with a faulty table it is replaced by 0.
         """
         q, arithmetic = exact_log2(a.scale("scale_x")), expect_arithmetic(arithmetic, LutArithmetic)
         if arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
@@ -128,8 +136,8 @@ class Glu(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Split x in two along `dim` (default -1), and return first half * sigmoid(second half).
 
-        The sigmoid is evaluated from Q27 to Q31 and rounded to Q15; the product is requantized
-        once.
+        The sigmoid is evaluated from Q27 to Q31 (fractional bits) and rounded to Q15; the product
+        is requantized once, to scale_o and o_bits.
         """
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
         shift = exact_log2(a.scale("scale_x")) - 27
@@ -146,7 +154,10 @@ class Table(Integer):
     names: tuple[str, ...] = ("iqTable",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return table[x - min], where min is the minimum of the type of x."""
+        """Return, per element of input 0 (x), the entry of the table (input 1) at x - min.
+
+        min is the smallest integer of the type of x.
+        """
         x, table = inputs
         return table[x.astype(np.int64) - np.iinfo(x.dtype).min]
 

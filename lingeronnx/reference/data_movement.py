@@ -101,11 +101,14 @@ class Split(StandardOpRun):
     def is_vendor_form(
         self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]
     ) -> bool:
-        """Whether the node has `dims`, which the standard Split does not have."""
+        """Whether `attributes` has `dims`, which the standard Split does not.
+
+        Then sizes are taken from it.
+        """
         return "dims" in attributes
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Split x along `axis` (default 0) into slices of the sizes `split` or `dims`.
+        """Split x along `axis` (default 0) into slices of the sizes `split` or `dims`; return them.
 
         A number instead of sizes means equal slices, one per output.
         """
@@ -132,7 +135,10 @@ class ShuffleChannel(Integer):
     names: tuple[str, ...] = ("ShuffleChannel",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Reorder the channels along `axis` (default 1): [groups, C/groups] is transposed."""
+        """Return x with the channels along `axis` (default 1) shuffled in `groups`.
+
+        Channels [groups, C/groups] are transposed to [C/groups, groups].
+        """
         (x,) = inputs
         axis, groups = int(a.get("axis", 1)), int(a["groups"])
         order = np.arange(x.shape[axis]).reshape(groups, -1).T.reshape(-1)
@@ -145,9 +151,9 @@ class ArgMax(StandardOpRun):
     names: tuple[str, ...] = ("ArgMax",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return (maximum, first position) of all elements as int32 [2, 1, ..., 1].
+        """Return (maximum, first position) of all elements of x as int32 [2, 1, ..., 1].
 
-        The result has the rank of x.
+        The result has the rank of x; positions count flattened elements.
         """
         row = inputs[0].reshape(-1).tolist()
         return np.array([max(row), row.index(max(row))], np.int32).reshape(
@@ -163,7 +169,8 @@ class Resize(StandardOpRun):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Resize x by the factors (input 2, one per axis), one axis after the other.
 
-        An axis gets floor(size * factor) elements. Raises ValueError for another mode than nearest.
+        An axis gets floor(size * factor) elements, each the nearest of the input. Raises ValueError
+        for another mode than nearest.
         """
         x, _, factors = inputs[:3]
         if (a.get("mode") or "nearest") != "nearest":
@@ -179,10 +186,11 @@ class Resize(StandardOpRun):
 
     @staticmethod
     def nearest_index(a: Attributes, i: int, factor: Fraction, size: int, count: int) -> int:
-        """Return the input index, 0 to `size` - 1, of output index `i`, below `count`.
+        """Return the input index, 0 to `size` - 1, of output index `i`, below `count`, of an axis.
 
-        Follows `coordinate_transformation_mode` (default half_pixel) and `nearest_mode` (default
-        round_prefer_floor) of ONNX, in rational numbers. Raises ValueError for an unsupported mode.
+        `factor` is the ratio of resizing. Follows `coordinate_transformation_mode` (default
+        half_pixel) and `nearest_mode` (default round_prefer_floor) of ONNX, in rational numbers.
+        Raises ValueError for an unsupported coordinate mode.
         """
         half, mode = Fraction(1, 2), a.get("coordinate_transformation_mode") or "half_pixel"
         if mode == "asymmetric":
@@ -215,11 +223,11 @@ class Squeeze(StandardOpRun):
     def is_vendor_form(
         self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]
     ) -> bool:
-        """Whether the node has the attribute `axes`, which is an input from opset 13 on."""
+        """Whether `attributes` has `axes`, which standard ONNX has as an input from opset 13 on."""
         return "axes" in attributes
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Remove the axes of x in attribute `axes` or input 1, or all axes of size 1."""
+        """Remove the axes of x in attribute `axes` or input 1; without both, all axes of size 1."""
         x = inputs[0]
         axes = a.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
         return np.squeeze(x, None if axes is None else tuple(int(n) for n in axes))
@@ -231,7 +239,7 @@ class Unsqueeze(Squeeze):
     names: tuple[str, ...] = ("Unsqueeze",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Insert axes of size 1 into x; `axes` (attribute or input 1) count in the result."""
+        """Insert axes of size 1 into x at `axes` (attribute or input 1), counted in the result."""
         axes = a.get("axes") or inputs[1].tolist()
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))
 

@@ -45,10 +45,11 @@ class Add(Integer):
     sign = 1
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Rescale both operands to a common scale, add or subtract, saturate to the output's width.
+        """Return the sum (or difference) of inputs 0 and 1, rescaled to `scale_o` and saturated.
 
-        The target decides the common scale: that of the output with 8 bits or 62 bits per operand,
-        or a finer one that is rounded after the sum. The first form always gives 8 bits.
+        The target decides how operands are rescaled first: to the output's scale in 8 bits (the
+        result then has 8 bits), to that scale in 62 bits, or to 2^16 times that scale, with one
+        rounding after the sum.
         """
         arithmetic = expect_arithmetic(arithmetic, AddArithmetic)
         mode = arithmetic.requantize
@@ -71,7 +72,10 @@ class Add(Integer):
 
 
 def _rescale_finely(values: np.ndarray, ratio: float) -> np.ndarray:
-    """Return values * ratio * 2^16, rounded half up to Python integers."""
+    """Return `values` * `ratio` * 2^16, rounded half up to Python integers.
+
+    The product is computed by an integer multiplier of 31 bits and a shift.
+    """
     m, s = fixed_point_multiplier(ratio * 2**16)
     return round_shift_half_up(to_python_ints(values) * m, s)
 
@@ -89,7 +93,7 @@ class Mul(Integer):
     names: tuple[str, ...] = ("iqMul", "QMul")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return x * y, requantized with one rounding."""
+        """Return the product of inputs 0 and 1, requantized to `scale_o` with one rounding."""
         x, y = (a.subtract_zero_point(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.requantize_accumulator(x * y, a, arithmetic, "scale_x", "scale_y")
 
@@ -106,8 +110,9 @@ class Div(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return x * 2^(q_o + q_y - q_x) / y in int32, element by element; q = log2(scale).
 
-        All elements are the int32 minimum if the exponent is negative, and those with y = 0 too,
-        except on targets without scaling: there 0 / 0 = 0 and a negative x gives the int32 maximum.
+        All elements are the int32 minimum if the exponent is negative, and those with y = 0 too.
+        Targets without scaling have exponent 0; there 0 / 0 = 0 and a negative x over 0 gives the
+        int32 maximum.
         """
         x, y = np.broadcast_arrays(*inputs)
         method = expect_arithmetic(arithmetic, DivArithmetic).quotient
@@ -134,7 +139,7 @@ class Relu(StandardOpRun):
     names: tuple[str, ...] = ("Relu",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Replace negative integers by 0."""
+        """Return x (input 0) with negative integers replaced by 0, in the type of x."""
         return np.where(inputs[0] < 0, 0, inputs[0]).astype(inputs[0].dtype)
 
 
@@ -144,7 +149,10 @@ class Clip(StandardOpRun):
     names: tuple[str, ...] = ("Clip",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Clip x to the bounds."""
+        """Return x limited to [input 1, input 2], in the type of x.
+
+        An absent bound does not limit.
+        """
         x, low, high = inputs[0], get_optional_input(inputs, 1), get_optional_input(inputs, 2)
         y = x if low is None else np.where(x < low, low, x)
         return (y if high is None else np.where(y > high, high, y)).astype(x.dtype)

@@ -17,9 +17,9 @@ __all__ = ["FAMILY", "BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
 
 
 def _window_attributes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
-    """Return strides, pads (begins of all `rank` axes, then ends) and dilations.
+    """Return the attributes strides, pads (begins of all `rank` axes, then ends) and dilations.
 
-    Absent ones become 1, 0 and 1.
+    Absent ones become 1, 0 and 1 on each axis.
     """
     return (
         list(a.get("strides") or [1] * rank),
@@ -29,23 +29,24 @@ def _window_attributes(a: Attributes, rank: int) -> tuple[list[int], list[int], 
 
 
 def _add_bias(acc: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """Add a bias [C] along axis 1, if there is one."""
+    """Return `acc` [N, C, ...] plus a bias [C] in int64, or `acc` itself if `bias` is None."""
     if bias is None:
         return acc
     return acc + bias.astype(np.int64).reshape(1, -1, *[1] * (acc.ndim - 2))
 
 
 def _strided_slice(start: int, step: int, count: int) -> slice:
-    """Return the slice of `count` positions start, start + step, ..."""
+    """Return the slice of the `count` positions start, start + step, ..."""
     return slice(start, start + step * (count - 1) + 1, step)
 
 
 def _tap_slices(
     tap: Sequence[int], dilations: Sequence[int], strides: Sequence[int], shape: Sequence[int]
 ) -> list[slice]:
-    """Return a slice per axis: the positions that kernel element `tap` covers.
+    """Return, per axis, the slice of input positions that kernel element `tap` meets.
 
-    `shape` is the number of windows per axis; slices have that many elements.
+    `tap` has one index per axis, and so have `dilations` and `strides`. `shape` is the number of
+    windows per axis; slices have that many elements.
     """
     return [
         _strided_slice(index * dilation, stride, size)
@@ -61,7 +62,8 @@ class Conv(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the convolution of x (input 0) with weight (1) and optional bias (2), requantized.
 
-        x is padded with zeros; the products are accumulated kernel element by element.
+        x is padded with zeros; the products are accumulated in int64, kernel element by element.
+        Groups, strides, pads and dilations are attributes.
         """
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
@@ -85,7 +87,7 @@ class Conv(Integer):
 
 
 def _grouped_matmul(x: np.ndarray, weight: np.ndarray, group: int) -> np.ndarray:
-    """Multiply x [N, C, ...] by weight [O, C/group], group by group.
+    """Multiply x [N, C, ...] by `weight` [O, C/group], group by group.
 
     Returns
     -------
@@ -114,8 +116,8 @@ class ConvTranspose(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the transposed convolution of x (input 0) with weight (1) and optional bias (2).
 
-        The products are accumulated kernel element by element, the pads cropped, the result
-        requantized.
+        The products are accumulated in int64, kernel element by element, the pads cropped, the bias
+        added and the result requantized.
         """
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
@@ -153,7 +155,7 @@ class Linear(Integer):
     names: tuple[str, ...] = ("LinearInt", "QLinear")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return x W^T + b over the last axis, requantized.
+        """Return x W^T + b over the last axis of x (inputs x, W, optional b), requantized.
 
         With factors [O, groups] (input 3), the sum of each group of `group_size` inputs is
         multiplied by the group's factor before they are added.
@@ -178,7 +180,7 @@ class Bmm(Integer):
     names: tuple[str, ...] = ("BmmInt", "QBmm")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return x @ y over the last two axes, requantized with one rounding."""
+        """Return the matrix product of inputs 0 and 1 over the last two axes, requantized once."""
         x, y = (a.subtract_zero_point(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.requantize_accumulator(x @ y, a, arithmetic, "scale_x", "scale_y")
 
@@ -189,7 +191,10 @@ class BatchNorm2d(Integer):
     names: tuple[str, ...] = ("BatchNorm2dInt", "QBatchNorm2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return x * factor[c] + offset[c] (inputs 1 and 2, by channel on axis 1), requantized."""
+        """Return x * factor[c] + offset[c] (inputs 1 and 2, by channel on axis 1), requantized.
+
+        Further inputs are ignored.
+        """
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
         acc = a.subtract_zero_point(x, "x") * factor.astype(np.int64).reshape(column)

@@ -30,9 +30,10 @@ _LN_2 = 45426  # Q16
 def _compute_exponentials(
     row: list[int], arithmetic: SoftmaxArithmetic
 ) -> tuple[list[int], list[int]]:
-    """Return d = x - max(x) in Q25 and e^d in Q23 for each x of a row in Q25.
+    """Return the lists d = x - max(row) in Q25 and e^d in Q23, for each x of `row`, in Q25.
 
-    venusA rounds the last step of the polynomial and the shift together.
+    Qn has n fractional bits. e^d is computed by a polynomial of 2^f; venusA rounds its last step
+    and the shift together (`arithmetic`).
     """
     distances = [saturate(x - max(row), 32).item() for x in row]
     powers = []
@@ -53,14 +54,15 @@ def _compute_exponentials(
 
 
 def _floor_shift(value: int, shift: int) -> int:
-    """Shift left by `shift`, or right with rounding down if it is negative."""
+    """Return `value` shifted left by `shift`, or right with rounding down if it is negative."""
     return value * 2**shift if shift >= 0 else value // 2**-shift
 
 
 def _normalize_exponentials(powers: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
-    """Return each of the powers (Q23) divided by their sum, in Q15.
+    """Return each of `powers` (23 fractional bits) divided by their sum, with 15 fractional bits.
 
-    venus computes the reciprocal with two Newton iterations; the other targets divide.
+    venus computes the reciprocal with two Newton iterations; the other targets divide
+    (`arithmetic`).
     """
     total = int(saturate(sum(powers), 32))
     if arithmetic.division is not SoftmaxDivision.NEWTON:
@@ -82,9 +84,10 @@ class Softmax(Integer):
     names: tuple[str, ...] = ("SoftmaxInt", "QSoftmax")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Rescale x to Q25, apply `compute_row` to each row, requantize its result from Q15.
+        """Rescale x to Q25, apply `compute_row` to each row, and requantize its result from Q15.
 
-        A row has all elements from `axis` (or `dim`, default -1) to the last axis.
+        Qn has n fractional bits. A row has all elements from `axis` (or `dim`, default -1) to the
+        last axis; some targets take any positive axis for 1.
         """
         (x,), arithmetic = inputs, expect_arithmetic(arithmetic, SoftmaxArithmetic)
         axis = next((int(a[key]) for key in ("axis", "dim") if a.get(key) is not None), -1)
@@ -104,7 +107,10 @@ class Softmax(Integer):
 
     @staticmethod
     def compute_row(row: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
-        """Return the softmax of a row in Q25, in Q15."""
+        """Return the softmax of `row` (25 fractional bits), with 15 fractional bits.
+
+        `arithmetic` is that of the target.
+        """
         _, powers = _compute_exponentials(row, arithmetic)
         return _normalize_exponentials(powers, arithmetic)
 
@@ -116,9 +122,10 @@ class LogSoftmax(Softmax):
 
     @staticmethod
     def compute_row(row: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
-        """Return the logarithm of the softmax of `row`, given in Q25, in Q15.
+        """Return the logarithm of the softmax of `row` (25 fractional bits), with 15 of them.
 
-        The logarithm of the sum of powers is taken of its upper 10 bits.
+        It is x - max less the logarithm of the sum of powers, of which only the upper 10 bits are
+        used.
         """
         distances, powers = _compute_exponentials(row, arithmetic)
         total = int(saturate(sum(powers), 32))
@@ -134,10 +141,10 @@ class LayerNorm(Integer):
     names: tuple[str, ...] = ("LayerNormInt", "QLayerNorm2d", "QLayerNorm")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Normalize each row of ``len(gamma)`` elements to Q10, scale, add beta, requantize.
+        """Normalize each row of ``len(gamma)`` elements, times gamma plus beta, and requantize.
 
-        Inputs: x, gamma, and beta (default 0). Epsilon (default 1e-5) is rounded to the scale of
-        the sums.
+        Inputs: x, gamma, and beta (default 0). Normalized values have 10 fractional bits. Epsilon
+        (default 1e-5) is rounded to the scale of the sums.
         """
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
         beta = (
@@ -159,7 +166,9 @@ class LayerNorm(Integer):
 
     @staticmethod
     def normalize_row(row: list[int], scaled_epsilon: int) -> list[int]:
-        """Return (x - mean) / standard deviation of a row, Q10 in 16 bits.
+        """Return (x - mean) / standard deviation of each x of `row`: 16 bits, 10 fractional ones.
+
+        They are 0 if the variance with epsilon is 0.
 
         Parameters
         ----------

@@ -28,6 +28,9 @@ def _pool_windows(
 ) -> np.ndarray:
     """Apply `reduce` to every window of x [N, C, ...], padded with `fill`.
 
+    `reduce` maps [N, C, window] to [N, C]. The attributes `a` give kernel_shape, strides, pads,
+    dilations and ceil_mode.
+
     Returns
     -------
     np.ndarray
@@ -66,8 +69,8 @@ def _count_windows(
 ) -> int:
     """Return the number of windows along an axis of `size`, by the rules of ONNX.
 
-    `span` is the dilated size of the window, `pads` (begin, end). With ceil mode, a last window
-    that would begin in the padding at the end is not counted.
+    `span` is the dilated size of the window, `pads` (begin, end). With ceil mode, an incomplete
+    last window counts, unless it would begin in the padding at the end.
     """
     free_size = size + sum(pads) - span
     if not has_ceil_mode:
@@ -85,7 +88,7 @@ class MaxPool(StandardOpRun):
     names: tuple[str, ...] = ("MaxPool",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return the maximum of each window, in the type of x."""
+        """Return the maximum of each window of x, in the type of x; padding never wins."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
         maxima = _pool_windows(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes))
@@ -98,10 +101,10 @@ class AvgPool(Integer):
     names: tuple[str, ...] = ("AvgPool2dInt", "QAvgPool2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Sum each window, padding included, and divide by its area as the target does.
+        """Return the mean of each window of x, padding included, as the target computes it.
 
-        One requantization with scale_o / (scale_x * area), or the steps of `average_on_chip`.
-        Without `scale_o`, the output has the input's scale.
+        It is the sum, requantized once with scale_o / (scale_x * area), or int8 means by the chip's
+        division. Without `scale_o`, the output has the input's scale.
         """
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
@@ -128,6 +131,9 @@ class AvgPool(Integer):
     ) -> np.ndarray:
         """Return the int8 means of windows in the arithmetic of a chip.
 
+        A power-of-two area is a rounded shift; other areas are divided, where a negative
+        `left_shift` gives only 0 or -128.
+
         Parameters
         ----------
         total
@@ -137,8 +143,8 @@ class AvgPool(Integer):
         left_shift
             q_o - q_x, log2 of the ratio of the scales.
         is_int8_area
-            The rule of venus, which ignores the scales if the area is a power of two, and stores
-            the area as int8 otherwise.
+            The rule of venus, which ignores the scales if the area is a power of two, and stores the
+            area as int8 otherwise. By the other rule, a positive `left_shift` gives 0 for such areas.
         """
         if math.log2(area).is_integer():
             if not is_int8_area and left_shift > 0:

@@ -22,7 +22,7 @@ class Quant(Integer):
     names: tuple[str, ...] = ("Quant",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return sat(floor(x * scale + 1/2) + zero_point) in `data_bits` (default 8).
+        """Return floor(x * scale_x + 1/2) + zero_point, saturated to `data_bits` (default 8).
 
         Integer inputs are returned unchanged; NaN counts as 0. On some targets, a scale of at least
         1 is multiplied in float32 and the width is always 8.
@@ -65,7 +65,8 @@ class Requant(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return x at `scale_o` and `o_bits`: shifted for a ratio of 2^n, else multiplied.
 
-        Saturates, except for left shifts to more than 8 bits on targets where these wrap around.
+        The result is saturated, except for left shifts to more than 8 bits on targets where these
+        wrap around.
         """
         x = a.subtract_zero_point(inputs[0], "x")
         ratio = a.scale("scale_o") / a.scale("scale_x")

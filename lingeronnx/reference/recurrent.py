@@ -50,7 +50,7 @@ def _rescale_sums(
     arithmetic: Arithmetic,
     can_shift_left: bool,
 ) -> list[int]:
-    """Rescale accumulators to int32 with `fraction_bits` fractional bits.
+    """Rescale accumulators to int32 with `fraction_bits` fractional bits; return a list.
 
     Parameters
     ----------
@@ -84,14 +84,18 @@ class _RecurrentOpRun(Integer):
     gate_order: str
 
     def target_gate_order(self, arithmetic: Arithmetic) -> str:
-        """Return the order of the gates in the weights of the target."""
+        """Return the order of the gates in the target's weights, such as "ifgo".
+
+        Subclasses define it.
+        """
         raise NotImplementedError
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Compute the hidden states of each sample step by step; steps past its length are 0.
 
         Inputs: x [N, T, I] or [T, N, I], optionally lengths [N] and initial states, and last the
-        two weights and two biases. Outputs are those of `make_outputs`.
+        two weights and two biases. Outputs are the sequence and last states, as the subclass
+        defines them.
         """
         x, *optional_inputs = inputs[:-4]
         gate_order = self.target_gate_order(arithmetic)
@@ -120,20 +124,24 @@ class _RecurrentOpRun(Integer):
         return self.make_outputs(a, y, last_states, arithmetic)
 
     def reorder_gates(self, array: np.ndarray, gates: str) -> np.ndarray:
-        """Reorder a weight or bias [G*H, ...] from gate order `gates` to `gate_order`."""
+        """Return a weight or bias [G*H, ...] with its gates reordered for `step`.
+
+        `gates` is the order of the array, a letter per gate; the result has the order of the class
+        attribute `gate_order`.
+        """
         by_gate = np.split(array, len(gates))
         return np.concatenate([by_gate[gates.index(gate)] for gate in self.gate_order])
 
     def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
-        """Whether axis 0 of x is time, not the batch."""
+        """Whether axis 0 of `x` is time, not the batch: attribute batch_first is 0 or missing."""
         return not a.get("batch_first")
 
     def is_forward(self, a: Attributes, arithmetic: Arithmetic) -> bool:
-        """Whether steps are computed in the order of time."""
+        """Whether steps are computed in the order of time: attribute go_forward, default true."""
         return bool(a.get("go_forward", 1))
 
     def make_initial_state(self, units: int) -> State:
-        """Return a hidden state of zeros."""
+        """Return the state before the first step: [hidden state of zeros], one per unit."""
         return [[0] * units]
 
     def state_scale(self, a: Attributes) -> float:
@@ -150,10 +158,11 @@ class _RecurrentOpRun(Integer):
         fraction_bits: int,
         can_shift_left: bool,
     ) -> tuple[list[int], list[int]]:
-        """Return W_x x + b_x and W_h h + b_h, one integer per gate row, with `fraction_bits`.
+        """Return W_x x + b_x and W_h h + b_h, one int32 per gate row, with `fraction_bits`.
 
-        `x` [I] and `h` [H] belong to one sample and step; `can_shift_left` allows scales with fewer
-        fractional bits than that.
+        `x` [I] and `h` [H] belong to one sample and step; `weights` are (W_x, W_h, b_x, b_h). A
+        left shift, if scales have fewer fractional bits than that, is left out unless
+        `can_shift_left`.
         """
         weight_x, weight_h, bias_x, bias_h = weights
         acc_x = weight_x @ x + bias_x
@@ -173,13 +182,20 @@ class _RecurrentOpRun(Integer):
         state: State,
         weights: LayerWeights,
     ) -> State:
-        """Return the state after one step with input x [I]."""
+        """Return the state of a sample after one step with input x [I]; subclasses define it.
+
+        `state` is the state before, a list of hidden state and, for an LSTM, cell; it is not
+        changed.
+        """
         raise NotImplementedError
 
     def make_outputs(
         self, a: Attributes, y: np.ndarray, last_states: list[State], arithmetic: Arithmetic
     ) -> Outputs:
-        """Return the outputs of the node from the sequence `y` and the last state per sample."""
+        """Return the outputs of the node; subclasses define them.
+
+        They are made of the sequence `y` of hidden states and the last state of each sample.
+        """
         raise NotImplementedError
 
 
@@ -194,15 +210,15 @@ class Lstm(_RecurrentOpRun):
     names: tuple[str, ...] = ("LSTMInt", "QLSTM", "LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
 
     def target_gate_order(self, arithmetic: Arithmetic) -> str:
-        """Return the order of the gates in the weights of the target."""
+        """Return the order of the LSTM's gates in the target's weights, a permutation of "ifgo"."""
         return expect_arithmetic(arithmetic, LstmArithmetic).gates
 
     def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
-        """Whether axis 0 of x is time; the chips treat [1, T, I] as batch first in any case."""
+        """Whether axis 0 of `x` is time; the chips treat [1, T, I] as batch first in any case."""
         return not a.get("batch_first") and x.shape[0] != 1
 
     def make_initial_state(self, units: int) -> State:
-        """Return a hidden state and a cell of zeros."""
+        """Return the state before the first step: hidden state and cell of zeros, one per unit."""
         return [[0] * units, [0] * units]
 
     def step(
@@ -215,7 +231,8 @@ class Lstm(_RecurrentOpRun):
     ) -> State:
         """Return [hidden state, cell], one integer per unit, after one step with input x [I].
 
-        Gate sums and cells are in Q11 and Q7, or in Q27, as the target computes them.
+        Gate sums and cells have 11 and 7 fractional bits, or 27 and 15, as the target computes
+        them; the hidden state has the output's scale.
         """
         arithmetic = expect_arithmetic(arithmetic, LstmArithmetic)
         h, c = state
@@ -243,9 +260,11 @@ class Lstm(_RecurrentOpRun):
     def make_outputs(
         self, a: Attributes, y: np.ndarray, last_states: list[State], arithmetic: Arithmetic
     ) -> Outputs:
-        """Return the sequence, the last hidden state and the last cell.
+        """Return the sequence `y`, the last hidden state and the last cell of an LSTM.
 
-        The cell is int32; on venus, its first half contains packed int16 values.
+        Sequence and hidden state have the output's width. The cell is int32; on venus, its first
+        half contains packed int16 values. Both have an axis of size 1 for the direction, first if
+        axis 0 of the sequence is time, else second.
         """
         h = cast_to_width([state[0] for state in last_states], a.o_bits)
         c = np.array([state[1] for state in last_states], np.int64)
@@ -261,10 +280,10 @@ class Lstm(_RecurrentOpRun):
 
 
 def _step_lstm_q11(gates: list[int], cell: int, chip: str) -> tuple[int, int]:
-    """Return output (Q14) and new cell (Q7) of a unit from `gates` i, f, g, o in Q11.
+    """Return output (Q14) and new cell (Q7) of an LSTM unit from `gates` i, f, g, o in Q11.
 
-    `cell` is the old cell in Q7; `chip` selects the tables. All saturate to 16 bits, or 32 before
-    the new cell is rounded.
+    Qn has n fractional bits. `cell` is the old cell in Q7; `chip` selects the tables. The new cell
+    is saturated to 32 bits before, and to 16 bits after it is rounded.
     """
     i, f, o = (evaluate_curve("sigmoid", chip, gates[k], 8) for k in (0, 1, 3))
     new_cell = _saturate(cell * f + i * evaluate_curve("tanh", chip, gates[2], 8), 32)  # Q14
@@ -276,8 +295,9 @@ def _step_lstm_q11(gates: list[int], cell: int, chip: str) -> tuple[int, int]:
 def _step_lstm_q27(
     gates: list[int], cell: int, chip: str, saturates_product: bool
 ) -> tuple[int, int]:
-    """Return output (Q30) and new cell (Q15) of a unit from gates i, f, g, o in Q27.
+    """Return output (Q30) and new cell (Q15) of an LSTM unit from `gates` i, f, g, o in Q27.
 
+    Qn has n fractional bits. `cell` is the old cell in Q15; `chip` selects the tables.
     `saturates_product`: whether the product of cell and forget gate is saturated to int32.
     """
     i, f, o = (
@@ -303,11 +323,14 @@ class Gru(_RecurrentOpRun):
     names: tuple[str, ...] = ("GRUInt", "QGRU", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
 
     def target_gate_order(self, arithmetic: Arithmetic) -> str:
-        """Return the order of the gates in the weights of the target."""
+        """Return the order of the GRU's gates in the target's weights, a permutation of "rzn"."""
         return expect_arithmetic(arithmetic, GruArithmetic).gates
 
     def is_forward(self, a: Attributes, arithmetic: Arithmetic) -> bool:
-        """Whether steps are computed in the order of time; executors ignore go_forward."""
+        """Whether steps go forward in time: always on chips, which ignore go_forward.
+
+        On the generic target the attribute decides, true by default.
+        """
         is_executor = expect_arithmetic(arithmetic, GruArithmetic).form is not GruVariant.DEFINED
         return is_executor or super().is_forward(a, arithmetic)
 
@@ -319,7 +342,10 @@ class Gru(_RecurrentOpRun):
         state: State,
         weights: LayerWeights,
     ) -> State:
-        """Return [hidden state] after one step with input x [I], as the target computes it."""
+        """Return [hidden state] of a GRU after one step with input x [I], as on the target.
+
+        The generic target follows the definition, the chips their own arithmetic.
+        """
         arithmetic = expect_arithmetic(arithmetic, GruArithmetic)
         if arithmetic.form is GruVariant.DEFINED:
             return [self.step_as_defined(a, arithmetic, x, state[0], weights)]
@@ -333,10 +359,10 @@ class Gru(_RecurrentOpRun):
         h: list[int],
         weights: LayerWeights,
     ) -> list[int]:
-        """Return the new hidden state, one integer per unit, in the arithmetic of the executor.
+        """Return the new hidden state, one integer per unit, in the arithmetic of a chip.
 
-        Sums are in Q11, gates in Q7, z * (h >> 1) + (128 - z) * n is requantized. On venusA, the
-        hidden state does not affect the gates r and z.
+        Sums have 11 fractional bits, gates 7; z * (h >> 1) + (128 - z) * n is requantized. On
+        venusA, the hidden state does not affect the gates r and z.
         """
         chip, units = arithmetic.table.value, len(h)
         ignores_state = arithmetic.form is GruVariant.HALVED_NOT_IN_GATES
@@ -365,10 +391,10 @@ class Gru(_RecurrentOpRun):
         h: list[int],
         weights: LayerWeights,
     ) -> list[int]:
-        """Return the new hidden state n + z * (h - n).
+        """Return the new hidden state n + z * (h - n), one integer per unit.
 
-        Gates are Q31, or Q15 for states of more than 8 bits. The reset gate is applied after or
-        before the product (`linear_before_reset`).
+        Gates have 31 fractional bits, or 15 for states of more than 8 bits. The reset gate is
+        applied after the product with h (`linear_before_reset`, the default) or before.
         """
         units, bits = len(h), 31 if a.o_bits <= 8 else 15
         sums_x, sums_h = self.compute_sums(a, arithmetic, x, h, weights, 27, True)
@@ -396,7 +422,7 @@ class Gru(_RecurrentOpRun):
     def make_outputs(
         self, a: Attributes, y: np.ndarray, last_states: list[State], arithmetic: Arithmetic
     ) -> Outputs:
-        """Return (sequence, last hidden states), both cast to the output's width.
+        """Return (sequence, last hidden states) of a GRU, both cast to the output's width.
 
         States are [1, N, H], or [N, 1, H] if the batch is on axis 0 of the sequence.
         """

@@ -110,9 +110,9 @@ _ANY_SIGNATURE = Signature("x:any*", "any*")
 
 
 def register_schemas() -> None:
-    """Register the integer operators with ``onnx`` in this process.
+    """Register the schemas of the integer operators with ``onnx`` in this process.
 
-    Calling it again has no effect.
+    Those that are registered already are left as they are. All are removed when the process ends.
     """
     # It builds a table of all operator names when it is imported, and a name must not be in two
     # domains then.
@@ -128,20 +128,23 @@ def register_schemas() -> None:
 
 
 def deregister_schema(form: Format) -> None:
-    """Remove the schema of an integer operator from ``onnx`` if it is registered."""
+    """Remove the schema of the integer operator `form` from ``onnx`` if it is registered."""
     if defs.has(form.name, SCHEMA_DOMAIN):
         defs.deregister_schema(form.name, SCHEMA_VERSION, SCHEMA_DOMAIN)
 
 
 def _uses_standard_schema(form: Format) -> bool:
-    """Whether an operator is one of standard ONNX: without a domain and signature of its own."""
+    """Whether the operator `form` is one of standard ONNX, without domain and signature of its own.
+
+    Its schema is then derived from that of ONNX.
+    """
     return not form.domain and form.signature is None
 
 
 def _make_schema(form: Format) -> defs.OpSchema:
-    """Make an ONNX schema of our domain from the operator's signature, with its shape inference.
+    """Make an ONNX schema, in domain thinker, of the operator `form` from its signature.
 
-    An operator without a signature takes any operands.
+    It includes the signature's shape inference. An operator without a signature takes any operands.
     """
     signature = form.signature or _ANY_SIGNATURE
     inputs = [text.split(":") for text in signature.inputs.split()]
@@ -165,9 +168,11 @@ def _make_schema(form: Format) -> defs.OpSchema:
 
 
 def _make_standard_schema(form: Format) -> defs.OpSchema:
-    """Copy ONNX's own schema to our domain, with integer types for the type of its first input.
+    """Copy ONNX's schema of the operator `form` to domain thinker, with integer types.
 
-    Our attributes are added to the standard ones, and shapes are inferred as by the standard.
+    The type of its first input becomes int8, int16 or int32, the other types are kept. Attributes
+    of the integer operator are added to the standard ones, and shapes are inferred as by the
+    standard.
     """
     standard = defs.get_schema(form.name, rules.STANDARD_OPSET, "")
     main_type = standard.inputs[0].type_str
@@ -199,17 +204,18 @@ def _make_standard_schema(form: Format) -> defs.OpSchema:
 
 
 def _make_doc(form: Format) -> str:
-    """Return the documentation of an operator's schema: its docstring, or its name without one.
+    """Return the documentation of the schema of `form`: its docstring and where the formula is.
 
-    Followed by a reference to its formula.
+    The operator's name takes the place of a missing docstring.
     """
     return f"{(form.__doc__ or form.name).strip()} The formula is in docs/reference/numerics.md."
 
 
 def _make_parameter(name: str, kind: str) -> defs.OpSchema.FormalParameter:
-    """Make a parameter with its own type, since widths of inputs and outputs are independent.
+    """Make the schema's input or output `name`, with a type variable of its own.
 
-    A `kind` that ends in "*" is variadic (at least one), in "?" optional.
+    Each has its own because the widths of inputs and outputs are independent. A `kind` that ends in
+    "*" is variadic (at least one), in "?" optional.
     """
     make_parameter, type_name = defs.OpSchema.FormalParameter, f"T_{name}"
     if kind.endswith("*"):
@@ -224,14 +230,18 @@ def _make_parameter(name: str, kind: str) -> defs.OpSchema.FormalParameter:
 
 
 def _make_type_constraint(name: str, types: Sequence[str]) -> tuple[str, list[str], str]:
-    """Return the constraint `name` to tensors of element types `types`, as a schema takes it."""
+    """Return the constraint of type variable `name` to tensors of the element types `types`.
+
+    It is a tuple (name, ["tensor(int8)", ...], "") as a schema takes it.
+    """
     return name, [f"tensor({t})" for t in types], ""
 
 
 def _collect_attributes(form: Format) -> list[Attr]:
-    """List the attributes of every node and of the operator; the latter replace equal names.
+    """Return the attributes that nodes of `form` may have: those of every node and its own.
 
-    An operator with a channel axis also has that of scales per channel.
+    One of its own replaces an equally named general one. An operator with a channel axis also has
+    that of scales per channel, `scales_w`.
     """
     channel_scales = () if form.channel_axis is None else (_CHANNEL_SCALES,)
     attributes = (
@@ -245,9 +255,9 @@ def _collect_attributes(form: Format) -> list[Attr]:
 
 
 def _make_attribute(attr: Attr) -> defs.OpSchema.Attribute:
-    """Return the schema entry of `attr`; its description is the unit.
+    """Return the schema entry of `attr`, with its unit as description.
 
-    With its default if it is optional and has one, else only with its type.
+    It has a default if `attr` is optional and has one, else only a type.
     """
     make_attribute = defs.OpSchema.Attribute
     if attr.is_required or attr.default is None:
@@ -261,12 +271,12 @@ def _make_attribute(attr: Attr) -> defs.OpSchema.Attribute:
 
 
 def check_model(model: ir.ModelLike) -> None:
-    """Check an integer graph by ONNX's checker and shape inference (see the module).
+    """Check an integer graph with ONNX's checker and shape inference, by schemas of its operators.
 
     Parameters
     ----------
     model
-        Path, ONNX model or IR model.
+        Path, ONNX model or IR model; it is not modified.
 
     Raises
     ------
@@ -293,9 +303,10 @@ def check_model(model: ir.ModelLike) -> None:
 
 
 def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of an integer graph that ONNX can check.
+    """Return a copy of an integer graph that ONNX can check with the schemas of domain thinker.
 
-    The copy has current names, and integer nodes of `NONSTANDARD_USAGE` in domain `thinker`.
+    Integer nodes, also those of standard operators that are used in a nonstandard way, are moved to
+    that domain and get current names of operators and attributes.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -322,18 +333,18 @@ def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _find_integer_inputs(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of graph inputs and initializers that have an integer type."""
+    """Return the names of inputs and initializers of `graph` that are int8, int16 or int32."""
     types = {v.name: v.type.tensor_type.elem_type for v in graph.input}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     return {name for name, elem_type in types.items() if _is_integer(elem_type)}
 
 
 def _needs_schema(node: onnx.NodeProto, form: Format | None, reads_integers: bool) -> bool:
-    """Whether a node is checked by a schema of domain `thinker`.
+    """Whether `node` is to be checked by a schema of domain thinker instead of standard ONNX.
 
     These are nodes of domain thinker or linger, nodes whose operator `form` belongs to domain
-    thinker, nodes with a former name of an operator, and standard operators that read integers and
-    are used in a way that the standard does not allow (`NONSTANDARD_USAGE`).
+    thinker, nodes with a former name of an operator, and standard operators that read integers
+    (`reads_integers`) in a way that the standard does not allow.
     """
     if node.domain in (SCHEMA_DOMAIN, "linger"):
         return True
@@ -349,25 +360,25 @@ def _needs_schema(node: onnx.NodeProto, form: Format | None, reads_integers: boo
 
 
 def _declare_float_states(node: onnx.NodeProto, declared_types: Mapping[str, int]) -> None:
-    """Declare the last states as float for shape inference if the graph does so.
+    """Add the attribute `state_type` to the recurrent `node`, in place, if its states are float.
 
-    If an output of `node` after the first is float in `declared_types` (name -> ONNX type), as in
-    the vendor's exports, the node gets the attribute `state_type`, in place.
+    That is so if an output after the first is float in `declared_types` (name -> ONNX type), as in
+    the vendor's exports; shape inference reads the attribute.
     """
     if any(declared_types.get(name) == TensorProto.FLOAT for name in node.output[1:]):
         node.attribute.append(helper.make_attribute("state_type", int(TensorProto.FLOAT)))
 
 
 def _is_integer(elem: int) -> bool:
-    """Whether an ONNX element type is int8, int16 or int32."""
+    """Whether the ONNX element type `elem` is int8, int16 or int32; int64 is not."""
     return elem in (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 
 
 def _is_nonstandard_usage(node: onnx.NodeProto) -> bool:
-    """Whether a standard operator is used in one of the ways of `NONSTANDARD_USAGE`.
+    """Whether the standard operator `node` is used in a way that ONNX does not define.
 
-    An operator that is listed there counts; if `_NONSTANDARD_ATTRIBUTES` has an attribute for it,
-    only with that attribute.
+    That depends only on the operator, or for some on the presence of a certain attribute; nodes of
+    other domains are never meant. Whether it reads integers is checked by the caller.
     """
     if node.domain or node.op_type not in NONSTANDARD_USAGE:
         return False
@@ -377,10 +388,10 @@ def _is_nonstandard_usage(node: onnx.NodeProto) -> bool:
 
 
 def _canonicalize_node(node: onnx.NodeProto, form: Format | None) -> None:
-    """Move a node to domain `thinker` and give it current names.
+    """Move `node` to domain thinker and give it current names, in place.
 
-    A scalar attribute that should be a list becomes a list of one element. A list scale_w becomes
-    scales_w, with its first element as scale_w.
+    `form` is its operator, if it is known. A scalar attribute that should be a list becomes a list
+    of one element. A list scale_w becomes scales_w, with its first element as scale_w.
     """
     node.domain, node.op_type = SCHEMA_DOMAIN, node.op_type if form is None else form.name
     list_attributes, has_channel_axis = set[str](), False
@@ -399,7 +410,10 @@ def _canonicalize_node(node: onnx.NodeProto, form: Format | None) -> None:
 
 
 def _format_checker_error(error: Exception) -> str:
-    """Format a message of ONNX's checker with the node, but without the rest of its context."""
+    """Return the message of ONNX's checker in one line, with operator and name of the node.
+
+    The rest of its context is left out.
+    """
     message, _, context = str(error).partition("==> Context:")
     node = re.search(r"Name: (.+?) OpType: (\S+)", context)
     location = f" ({node[2]} {node[1]})" if node else ""

@@ -218,7 +218,7 @@ def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
 
 
 def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
-    """Return `kernel_shape`, `strides`, `pads` and `ceil_mode` of a pool, with ONNX's defaults.
+    """Return kernel_shape, strides, pads and ceil_mode of the pool `node`, as ONNX defaults them.
 
     The strides become 1 if one window covers the whole padded map, as the packer checks them. A
     single window on a larger map keeps its strides: with 1 there would be further windows.
