@@ -72,12 +72,10 @@ def make_fixed_max_exponent(fraction_bits: int) -> Callable[[ir.Node, ExponentLo
 
 
 def _no_max_exponent(node: ir.Node, exponent: ExponentLookup) -> None:
-    """Return None, the default of `Scaling.max_output_exponent`: the exponent is not limited."""
     return None
 
 
 def _no_min_exponent(target: Target) -> None:
-    """Return None, the default of `Scaling.min_input_exponent`: inputs have 8 bits only."""
     return None
 
 
@@ -89,12 +87,10 @@ def _no_inputs_to_coarsen(
 
 
 def _no_extra_headroom(node: ir.Node) -> None:
-    """Return None, the default of `Scaling.headroom_below`: the output range needs no extension."""
     return None
 
 
 def _no_function(model: ir.Model, node: ir.Node, target: Target) -> None:
-    """Return None, the default of `Scaling.real_function`: no function determines the scale."""
     return None
 
 

@@ -124,7 +124,10 @@ class Gather(Integer):
     names: tuple[str, ...] = ("Gather",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Select the elements of the table at `index` along `axis`."""
+        """Return the elements of input 0, a table, at the indices of input 1 along axis `axis`.
+
+        The attribute is 0 by default.
+        """
         table, index = inputs
         return np.asarray(np.take(table, index, axis=int(a.get("axis") or 0)))
 

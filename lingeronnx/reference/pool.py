@@ -143,8 +143,8 @@ class AvgPool(Integer):
         left_shift
             q_o - q_x, log2 of the ratio of the scales.
         is_int8_area
-            The rule of venus, which ignores the scales if the area is a power of two, and stores the
-            area as int8 otherwise. By the other rule, a positive `left_shift` gives 0 for such areas.
+            The rule of venus, which ignores the scales if the area is a power of two, and stores
+            the area as int8 otherwise. Without it, a positive `left_shift` gives 0 for such areas.
         """
         if math.log2(area).is_integer():
             if not is_int8_area and left_shift > 0:
