@@ -49,6 +49,7 @@ class _PadStep(Protocol):
     @property
     def source(self) -> list[int]:
         """The shape [channels, height, width] before padding."""
+
     @property
     def result(self) -> list[int]:
         """The shape [channels, height, width] after padding."""
