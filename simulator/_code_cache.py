@@ -39,11 +39,11 @@ _LOCK = RLock()
 
 
 def argument_type(value: Any) -> ArgumentType:
-    """Return a hashable representation of an argument's type.
+    """Return a hashable representation of the type of argument `value`.
 
-    Arrays must be C-contiguous; they are treated as writeable, whatever their flags say. Arrays
-    give ("array", dtype, ndim), tuples (class, types of the members), numbers and None a text or a
-    dtype.
+    Arrays give ("array", dtype, ndim), tuples (class, types of the members), numbers and None a
+    text or a dtype. Arrays must be C-contiguous (asserted); they are treated as writeable, whatever
+    their flags say.
     """
     if isinstance(value, np.ndarray):
         assert value.flags.c_contiguous
@@ -54,7 +54,7 @@ def argument_type(value: Any) -> ArgumentType:
 
 
 def _numba_type(argument: ArgumentType) -> Any:
-    """Convert an argument type to Numba's type.
+    """Convert an argument type, as a plain value, to Numba's type.
 
     A text or dtype is a number ("none" is None), ("array", dtype, ndim) a C-contiguous array, and
     (class, members) a tuple or named tuple.
@@ -74,9 +74,10 @@ def _numba_type(argument: ArgumentType) -> Any:
 
 
 def get_function_address(function: JittedFunction, kinds: tuple[ArgumentType, ...]) -> int:
-    """Return the address of a function's machine code for argument types, compiled if necessary.
+    """Return the address of the machine code of `function` for argument types `kinds`.
 
-    The code lives as long as the process.
+    Taken from the disk cache, or compiled if necessary. The code lives as long as the process; only
+    one thread compiles at a time.
     """
     with _LOCK:
         return _load_or_compile(function, kinds)
@@ -84,9 +85,9 @@ def get_function_address(function: JittedFunction, kinds: tuple[ArgumentType, ..
 
 @cache
 def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) -> int:
-    """Return the address of a function's code for argument types `kinds`; compile it if not cached.
+    """Return the address of the machine code of `function` for `kinds`, compiled if not cached.
 
-    `kinds` are as `argument_type` returns them. One process compiles, under a lock; others wait and
+    `kinds` are plain values, one per argument. One process compiles, under a lock; others wait and
     then load its code.
     """
     key = _disk_cache.make_cache_key(
@@ -102,9 +103,9 @@ def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) 
 
 
 def _load_cached(key: str) -> int | None:
-    """Link cached code and return its address, or None if it is missing or cannot be linked.
+    """Link the code cached under `key` and return its address; None if there is none.
 
-    It cannot be linked if a function of Numba's C libraries that it calls is unknown.
+    None also if it cannot be linked, or calls an unknown function of Numba's C libraries.
     """
     content = _disk_cache.read_code(key, "loop")
     if content is None:
@@ -124,7 +125,7 @@ def _load_cached(key: str) -> int | None:
 
 
 def _compile_and_store(function: JittedFunction, kinds: tuple[ArgumentType, ...], key: str) -> int:
-    """Compile a function for argument types `kinds` with Numba; return the address of its code.
+    """Compile `function` for argument types `kinds` with Numba; return the address of its code.
 
     The code is cached under `key` if it can be linked without Numba.
     """
@@ -147,14 +148,17 @@ def _compile_and_store(function: JittedFunction, kinds: tuple[ArgumentType, ...]
 
 
 def _type_key(kind: ArgumentType) -> str:
-    """Format an argument type as text; classes by their full names."""
+    """Format an argument type as text for a cache key; classes by their full names."""
     if isinstance(kind, type):
         return f"{kind.__module__}.{kind.__qualname__}"
     return f"({','.join(map(_type_key, kind))})" if isinstance(kind, tuple) else str(kind)
 
 
 def _library_function_address(name: str) -> int | None:
-    """Return the address of a function of Numba's C libraries, or None if they lack it."""
+    """Return the address of function `name` of Numba's two C libraries, or None if they lack it.
+
+    Its prefix says which library.
+    """
     for prefix, module, folders in _LIBRARIES:
         if name.startswith(prefix):
             return _library_functions(module, folders).get(name.removeprefix(prefix))
@@ -163,7 +167,7 @@ def _library_function_address(name: str) -> int | None:
 
 @cache
 def _library_functions(module: str, folders: tuple[str, ...]) -> Mapping[str, int]:
-    """Return the addresses of a C library's functions by name, without importing Numba.
+    """Return name -> address for the functions of a C library of Numba, without importing Numba.
 
     `module` is the extension module, `folders` lead to it from Numba's. Empty if it is not found.
     """

@@ -52,7 +52,10 @@ def hash_sources() -> str:
 
 @cache
 def _environment_key() -> str:
-    """Return a text with everything that code depends on besides the sources of this package."""
+    """Return a text with everything that code depends on besides the sources of this package.
+
+    These are the versions of Numba and LLVM, the processor, and NUMBA_* environment variables.
+    """
     settings = sorted(
         f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_")
     )
@@ -62,7 +65,7 @@ def _environment_key() -> str:
 
 
 def make_cache_key(*identifiers: str) -> str:
-    """Return the cache name of the code with these identifiers on this machine, 24 hex digits."""
+    """Return the cache name, 24 hex digits, of the code with these identifiers on this machine."""
     return hashlib.sha256("\n".join([*identifiers, _environment_key()]).encode()).hexdigest()[:24]
 
 
@@ -95,9 +98,10 @@ def cache_folder() -> str | None:
 
 
 def _create_folder(base: Path) -> Path:
-    """Return the folder of these sources below `base`; creates both if they are absent.
+    """Create the folder for the sources of this package below `base`, and `base`; return it.
 
-    A new folder is accessible to its owner only; an existing one is not checked.
+    A new folder is accessible to its owner only; an existing one is not checked. Raises OSError if
+    it cannot be created.
     """
     folder = base / f"lingeronnx-{hash_sources()}"
     base.mkdir(parents=True, exist_ok=True)
@@ -107,20 +111,20 @@ def _create_folder(base: Path) -> Path:
 
 
 def _warn(line: str) -> None:
-    """Print a line to stderr if it is open."""
+    """Print `line` to stderr; errors, as when stderr is closed, are ignored."""
     with suppress(OSError, ValueError):  # stderr may be closed
         if sys.stderr is not None:
             print(line, file=sys.stderr)
 
 
 def _remove_if_owner(folder: Path, owner: int) -> None:
-    """Remove `folder` in the process with id `owner`, but not in forked children."""
+    """Remove `folder` if this is the process with id `owner`, so not in forked children."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _explain_untrusted(status: os.stat_result) -> str | None:
-    """Return why another user could have written the file or folder with `status`, or None.
+    """Explain why another user could have written the file or folder with `status`; else None.
 
     Reasons are a link, another owner, and write permission of group or others.
     """
@@ -134,16 +138,18 @@ def _explain_untrusted(status: os.stat_result) -> str | None:
 
 
 def _file_path(name: str, kind: str) -> Path | None:
-    """Return the path of a cached file, or None if there is no cache."""
+    """Return the path of the cached file NAME.KIND.
+
+    None if there is no cache or JIT is disabled.
+    """
     folder = None if config.DISABLE_JIT else cache_folder()
     return None if folder is None else Path(folder) / f"{name}.{kind}"
 
 
 def read_code(name: str, kind: str) -> bytes | None:
-    """Return the cached code of a name, or None if there is none or it cannot be trusted.
+    """Return the code cached in file NAME.KIND, or None if there is none or it cannot be trusted.
 
-    Trusted is a regular file of this user that others cannot write, whose checksum is right. `kind`
-    is the extension of the file.
+    Trusted is a regular file of this user that others cannot write, whose checksum is right.
     """
     path = _file_path(name, kind)
     if path is None:
@@ -176,10 +182,10 @@ def _compute_checksum(name: str, code: bytes) -> bytes:
 
 
 def write_code(name: str, kind: str, code: bytes) -> None:
-    """Cache code under a name; the file appears atomically, never half written.
+    """Cache `code` in file NAME.KIND, which appears atomically, never half written.
 
-    Nothing happens without a cache folder, or if the file cannot be written. Stale files (see
-    `_remove_stale_files`) are removed first. `kind` is the extension of the file.
+    Nothing happens without a cache folder, or if the file cannot be written. Partial files and
+    locks of killed processes are removed first, once per folder.
     """
     path = _file_path(name, kind)
     if path is None:
@@ -200,7 +206,7 @@ def write_code(name: str, kind: str, code: bytes) -> None:
 
 @cache
 def _remove_stale_files(folder: Path) -> None:
-    """Remove partial files and locks of killed processes, once per folder.
+    """Remove partial files and locks of killed processes from `folder`, once per process.
 
     These are the ones last modified more than `_STALE_SECONDS` seconds ago; errors are ignored.
     """

@@ -39,7 +39,7 @@ class _Config:
 
     @property
     def DISABLE_JIT(self) -> bool:
-        """Whether compilation is disabled and kernels run in Python (NUMBA_DISABLE_JIT).
+        """Whether compilation is disabled, so that kernels run in Python (NUMBA_DISABLE_JIT).
 
         Numba's own setting if it is imported, else the environment variable.
         """
@@ -61,7 +61,7 @@ _PENDING_DECLARATIONS: list[Callable[[], Any]] = []  # to run before Numba compi
 
 
 def import_numba() -> Any:
-    """Import Numba, run the pending declarations, each once, and return the module."""
+    """Import Numba, run the declarations queued for it, each once, and return the module."""
     import numba
 
     with _LOCK:
@@ -73,11 +73,11 @@ def import_numba() -> Any:
 def register_inline(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a function that kernels may call; it remains an ordinary Python function.
 
-    The declaration to Numba waits until kernels are compiled.
+    The declaration to Numba is queued until kernels are compiled. Returns `function` itself.
     """
 
     def declare() -> None:
-        """Declare the function to Numba as one that compiled code inlines."""
+        """Declare the decorated function to Numba as one that compiled code inlines."""
         from numba.extending import register_jitable
 
         register_jitable(**_INLINE_OPTIONS)(function)
@@ -87,16 +87,17 @@ def register_inline(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate the implementation of `function` in kernels, as `numba.extending.overload`.
+    """Return a decorator for the implementation of `function` in kernels.
 
-    The declaration to Numba waits until kernels are compiled.
+    It does what `numba.extending.overload` does, but the declaration to Numba is queued until
+    kernels are compiled, and the decorated function is returned unchanged.
     """
 
     def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
         """Queue the declaration of `implementation`, and return it unchanged."""
 
         def declare() -> None:
-            """Declare the implementation to Numba; called once Numba is imported."""
+            """Declare the implementation to Numba; called when Numba is imported."""
             from numba.extending import overload as numba_overload
 
             numba_overload(function, jit_options=_INLINE_OPTIONS)(implementation)
@@ -111,20 +112,20 @@ class intrinsic:
     """Decorate a function that writes LLVM code for kernels, as `numba.extending.intrinsic`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Queue the declaration of `function` to Numba."""
+        """Store `function`, which writes LLVM code, and queue its declaration to Numba."""
         self._function = function
         _PENDING_DECLARATIONS.append(lambda: self._numba_intrinsic)
 
     @cached_property
     def _numba_intrinsic(self) -> Any:
-        """Declare the function to Numba, and return the intrinsic."""
+        """Numba's intrinsic for the function; it is declared at the first access."""
         from numba.extending import intrinsic as numba_intrinsic
 
         return numba_intrinsic(self._function)
 
     @property
     def _numba_type_(self) -> Any:
-        """Numba's type of the object where a kernel refers to it."""
+        """Numba's type of this object where a kernel refers to it."""
         from numba.core.registry import cpu_target
 
         return cpu_target.typing_context.resolve_value_type(self._numba_intrinsic)
@@ -137,17 +138,17 @@ class JittedFunction:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Wrap `function` without compiling it."""
+        """Wrap `function`, a kernel in Python, without compiling it."""
         self.py_func = function
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the function uncompiled."""
+        """Run the function uncompiled, in Python, and return its result."""
         return self.py_func(*arguments)
 
     @cached_property
     def dispatcher(self) -> Any:
-        """Numba's dispatcher, for calls from compiled code only.
+        """Numba's dispatcher of the function, for calls from compiled code only.
 
         It has no wrappers that convert Python objects.
         """
@@ -156,10 +157,13 @@ class JittedFunction:
 
     @property
     def _numba_type_(self) -> Any:
-        """Numba's type of the function where a kernel refers to it."""
+        """Numba's type of this function where another kernel refers to it."""
         return import_numba().types.Dispatcher(self.dispatcher)
 
 
 def jit(function: Callable[..., Any]) -> JittedFunction:
-    """Decorate a kernel: it is compiled when first needed for new types, and releases the GIL."""
+    """Decorate a kernel: it is compiled when first needed for new types, and releases the GIL.
+
+    Called from Python, it runs uncompiled.
+    """
     return JittedFunction(function)

@@ -34,10 +34,10 @@ def _initialize(all_targets: bool) -> None:
 
 
 def _make_target_machine(triple: str, features: Sequence[str], jit: bool) -> Any:
-    """Create LLVM's code generator for a target, at optimization level 3.
+    """Make LLVM's code generator for a processor, at optimization level 3.
 
-    `triple` is LLVM's name of the target, empty for this machine; `features` are the processor
-    extensions to use. `jit` is whether the code runs in this process.
+    `triple` is LLVM's name of the target, "" for this machine; `features` are the extensions to
+    use. `jit` says whether the code runs in this process.
     """
     target = binding.Target.from_triple(triple or binding.get_process_triple())
     return target.create_target_machine(
@@ -46,7 +46,7 @@ def _make_target_machine(triple: str, features: Sequence[str], jit: bool) -> Any
 
 
 def _optimize(text: str, machine: Any) -> Any:
-    """Return the LLVM module parsed from `text`, optimized for `machine` at level 2."""
+    """Parse the LLVM module `text` and optimize it for `machine` at level 2; return the module."""
     module = binding.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = binding.create_pass_builder(
@@ -58,7 +58,7 @@ def _optimize(text: str, machine: Any) -> Any:
 
 
 def emit_assembly(text: str, triple: str, features: Sequence[str]) -> str:
-    """Compile an LLVM module to assembly.
+    """Compile an LLVM module to assembly text for any processor.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ _LOCK = Lock()  # two threads must not link the same code
 def _load_or_compile(
     write_ir: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
 ) -> int:
-    """Return the address of the function `name` of the module that write_ir(*arguments) writes.
+    """Return the address of function `name` of the module that write_ir(*arguments) writes.
 
     Cached code is linked; if there is none, or LLVM cannot link it, the module is compiled for
     processor extensions `features` and cached.
@@ -162,9 +162,10 @@ _LINK_COUNTER = count()  # library names of a linker must be unique
 def _link_with_lljit(
     code: bytes, name: str, external_symbols: Mapping[str, int]
 ) -> tuple[Any, int]:
-    """Link with LLVM's ORC JIT; return the owner of the code and the address of `name`.
+    """Link object file `code` with LLVM's ORC JIT; return (owner, address of function `name`).
 
-    external_symbols : {symbol that the code calls: its address}. The code is freed with its owner.
+    `external_symbols` maps symbols that the code calls to addresses. The code is freed with its
+    owner. Raises RuntimeError if it cannot be linked.
     """
     builder = (
         binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
@@ -177,17 +178,18 @@ def _link_with_lljit(
 
 @cache
 def _get_lljit() -> Any:
-    """Return the ORC JIT for the basic instructions of this processor."""
+    """Return the ORC JIT for the basic instructions of this processor, the same on each call."""
     return binding.create_lljit_compiler(_make_target_machine("", (), jit=True))
 
 
 def _link_with_mcjit(
     code: bytes, name: str, external_symbols: Mapping[str, int]
 ) -> tuple[Any, int]:
-    """Link with all sections close to each other, because ARM instructions address only +-4 GiB.
+    """Link object file `code` with LLVM's MCJIT; return (owner, address of function `name`).
 
-    In llvmlite only MCJIT, the older linker, does this. It is slower, so it is used on ARM only.
-    Returns the owner of the code and the address of `name`.
+    All sections are close to each other, because ARM instructions address only +-4 GiB; in llvmlite
+    only MCJIT, the older and slower linker, does this. `external_symbols` maps symbols that the
+    code calls to addresses.
     """
     for symbol, address in external_symbols.items():
         binding.add_symbol(symbol, address)

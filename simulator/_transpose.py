@@ -24,10 +24,10 @@ _INT64 = ir.IntType(64)
 
 @_numba_intrinsic
 def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any, b: Any) -> Any:
-    """Return the signature and the LLVM code of `transpose_block`.
+    """Return signature and code generator that transpose one square block of a matrix.
 
-    The block has `side` rows of _BLOCK_LINE_BYTES bytes; x and out are arrays [N, A, B] and
-    [N, B, A], and (n, a, b) is the index of the block's first element in x.
+    An intrinsic for kernels. The block has `side` rows of _BLOCK_LINE_BYTES bytes; x and out are
+    arrays [N, A, B] and [N, B, A], and (n, a, b) is the index of the block's first element in x.
     """
     from numba import types
 
@@ -45,10 +45,9 @@ def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any,
         """
 
         def line_pointers(argument: int, *index: Any) -> list[Any]:
-            """Return pointers to the `side` rows of the block at `index` of an argument.
+            """Return pointers to the `side` rows of the block at `index` of a 3-D array.
 
-            `argument` is the position of a 3-D array in `args`, `index` that of the block's first
-            element.
+            The array is number `argument` in `args`; `index` is that of the block's first element.
             """
             array = context.make_array(signature.args[argument])(context, builder, args[argument])
             start = builder.ptrtoint(array.data, _INT64)
@@ -88,9 +87,10 @@ def transpose_block(x: Any, out: Any, n: Any, a: Any, b: Any) -> None:
 
 @overload(transpose_block)
 def _overload_transpose_block(x: Any, out: Any, n: Any, a: Any, b: Any) -> Any:
-    """Implement `transpose_block` in compiled code by the intrinsic."""
+    """Return the compiled implementation of `transpose_block`, which calls the intrinsic."""
 
     def implementation(x: Any, out: Any, n: Any, a: Any, b: Any) -> None:
+        """Transpose the square block of x at [n, a, b] into out, by vector instructions."""
         _transpose_block_intrinsic(x, out, n, a, b)
 
     return implementation

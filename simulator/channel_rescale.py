@@ -56,12 +56,12 @@ class ChannelRescale:
 
     @property
     def bits(self) -> int:
-        """Width of the signed result."""
+        """Width in bits of the signed result, the same for all channels."""
         return self.rescales[0].bits
 
     @property
     def dtype(self) -> np.dtype:
-        """The integer type of the result."""
+        """The integer type of the result, the same for all channels."""
         return self.rescales[0].dtype
 
     def compile_for_bound(
@@ -69,7 +69,7 @@ class ChannelRescale:
     ) -> ChannelScaleForms:
         """Return the exact forms of all channels for accumulators of |acc| <= `bound`.
 
-        `clip` is a fused range (low, high), or None; see `Rescale`.
+        `clip` are the bounds (low, high) of a following Relu or Clip, or None.
         """
         forms = [
             _to_form_fields(rescale.compile_for_bound(bound, clip), bound)
@@ -84,7 +84,7 @@ class ChannelRescale:
 def _to_form_fields(
     form: ShiftForm | ScaleForm | WideScaleForm | RoundedScaleForm, bound: int
 ) -> tuple[int, ...]:
-    """Return the form of one channel as the fields of `ChannelScaleForms`, in their order.
+    """Return the form of one channel as the eight fields of `ChannelScaleForms`, in their order.
 
     A `ShiftForm` becomes a multiplication by 1 that is limited to `bound`.
     """
@@ -106,7 +106,10 @@ def _to_form_fields(
 
 @jit
 def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None:
-    """Fill integer out [N, C] with int32 or int64 acc [N, C], rescaled by the channels' forms."""
+    """Fill integer out [N, C] with acc [N, C] requantized by the form of each channel.
+
+    acc is int32 or int64.
+    """
     for n in range(acc.shape[0]):
         source, target = acc[n], out[n]
         for c in range(acc.shape[1]):
@@ -130,7 +133,7 @@ def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None
 
 
 def check_channel_count(rescale: Rescale | ChannelRescale, outputs: int) -> None:
-    """Raise `SimulatorError` if `rescale` has one ratio per channel, but not `outputs` ratios.
+    """Raise `SimulatorError` if `rescale` has one ratio per channel, but not `outputs` of them.
 
     A single ratio matches any number.
     """

@@ -94,7 +94,7 @@ def integer_dtype(bits: int) -> np.dtype:
 
 
 class ShiftForm(NamedTuple):
-    """A right shift in int32 lanes: `clamp((acc + half) >> shift)`.
+    """A right shift in int32 lanes: `clamp((acc + half) >> shift, low, high)`.
 
     All fields int32, 0 <= shift <= 31.
     """
@@ -248,9 +248,10 @@ class Rescale:
         zero_point: int = 0,
         rounding: RoundingMode = RoundingMode.HALF_UP,
     ) -> Rescale:
-        """Create a rescale by `ratio`, rounded half up to 31 significant bits.
+        """Make a rescale by `ratio`, rounded half up to 31 significant bits.
 
-        Exact for powers of two. ValueError unless 0 < ratio < 2^30.
+        Exact for powers of two. Raises ValueError unless 0 < ratio < 2^30, or for an invalid width
+        or zero point.
         """
         if not 0 < ratio < math.inf:
             raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")
@@ -265,7 +266,10 @@ class Rescale:
 
     @classmethod
     def from_shift(cls, shift: int, bits: int, zero_point: int = 0) -> Rescale:
-        """Create a rescale that shifts right by `shift` bits; down to -29 it shifts left."""
+        """Make a rescale that shifts right by `shift` bits, rounded half up.
+
+        Down to -29 it shifts left. Raises ValueError for invalid bits or zero point.
+        """
         return cls(1 << 30, 30 + shift, bits, zero_point)
 
     @property
@@ -283,7 +287,7 @@ class Rescale:
 
     @property
     def dtype(self) -> np.dtype:
-        """The integer type of the result."""
+        """The narrowest integer type that holds the result."""
         return integer_dtype(self.bits)
 
     def __call__(self, acc: Any) -> np.ndarray:
@@ -302,7 +306,7 @@ class Rescale:
         return np.asarray(saturate_array(rounded + self.zero_point, self.bits)).astype(np.int64)
 
     def output_bound(self, acc: int) -> int:
-        """Return a bound of |y| for accumulators of magnitude up to `acc`."""
+        """Return a bound of |result| for accumulators of magnitude up to `acc`."""
         return min(
             round_shift_right(acc * self.multiplier, self.shift) + 1 + abs(self.zero_point),
             1 << (self.bits - 1),
@@ -341,7 +345,7 @@ class Rescale:
         return WideScaleForm(limit, self.multiplier, self.shift, low, high, self.zero_point)
 
     def _compile_shift(self, bound: int, low: int, high: int) -> ShiftForm | None:
-        """Return the rescale as a right shift in 32 bits, or None if it is not exact.
+        """Return the rescale as a right shift in 32 bits, or None if that would not be exact.
 
         It is exact if the multiplier is 2^30, the right shift 0 to 31, and sums up to `bound` plus
         half a unit and the zero point fit int32; `low` and `high` are the output limits.
@@ -357,10 +361,11 @@ class Rescale:
 
 
 def narrow_to_int32(form: RescaleForm, bound: int = INT32_MAX) -> RescaleForm:
-    """Return a `ScaleForm` with int32 operands, as a `NarrowScaleForm`, if that stays exact.
+    """Return `form` as a `NarrowScaleForm`, with int32 operands, if that stays exact.
 
-    It does if `bound`, the largest |acc|, and the limit and multiplier of the form fit int32;
-    vector registers hold more int32 lanes. Otherwise, and for other forms, `form` is returned.
+    It does for a `ScaleForm` if `bound`, the largest |acc|, and limit and multiplier of the form
+    fit int32; vector registers hold more int32 lanes. Otherwise, and for other forms, `form` is
+    returned.
     """
     if (
         bound > INT32_MAX
@@ -373,14 +378,17 @@ def narrow_to_int32(form: RescaleForm, bound: int = INT32_MAX) -> RescaleForm:
 
 
 def _output_limits(bits: int, clip: tuple[int, int] | None) -> tuple[int, int]:
-    """Return (min, max) of results saturated to `bits` bits and clipped to `clip`."""
+    """Return (min, max) of results saturated to signed `bits` bits and clipped to `clip`.
+
+    `clip` is (low, high) or None.
+    """
     top = 1 << (bits - 1)
     low, high = clip or (-top, top - 1)
     return _clamp(low, -top, top - 1), _clamp(high, -top, top - 1)
 
 
 def _clamp(value: int, low: int, high: int) -> int:
-    """Limit an integer to [low, high]."""
+    """Limit integer `value` to [low, high]."""
     return min(max(value, low), high)
 
 
@@ -398,7 +406,7 @@ _NEAREST, _AWAY = RoundingMode.HALF_UP.value, RoundingMode.HALF_AWAY.value
 
 @register_inline
 def divide_rounded(n: Any, d: Any, rounding: Any) -> Any:
-    """Return n / d rounded to an integer; d > 0, |n| and d below 2^61.
+    """Return n / d rounded to an integer, for d > 0, |n| and d below 2^61.
 
     `rounding` is a `RoundingMode` or its integer.
     """
@@ -435,25 +443,25 @@ class RoundedShift:
 
     @property
     def pow2_shift(self) -> int:
-        """Right shift in bits."""
+        """The right shift in bits; negative is a left shift."""
         return self.shift
 
     @property
     def dtype(self) -> np.dtype:
-        """The integer type of the result."""
+        """The narrowest integer type that holds the result."""
         return integer_dtype(self.bits)
 
     def output_bound(self, acc: int) -> int:
-        """Return a bound of |y| for accumulators of magnitude up to `acc`."""
+        """Return a bound of |result| for accumulators of magnitude up to `acc`."""
         return min(round_shift_right(acc, self.shift) + 1, 1 << (self.bits - 1))
 
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ScaleForm | HalfEvenShiftForm | RoundedScaleForm:
-        """Return the form for accumulators of |acc| <= `bound` < 2^62, see `Rescale`.
+        """Return the form that computes this shift for accumulators of |acc| <= `bound` < 2^62.
 
         A left shift is a `ScaleForm`, as are the modes DOWN and UP; half even and half away have
-        forms of their own. `clip` is a fused range (low, high), or None.
+        forms of their own. `clip` are the bounds (low, high) of a following Relu or Clip, or None.
         """
         low, high = _output_limits(self.bits, clip)
         limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond it all results saturate
@@ -488,9 +496,10 @@ def luna_reciprocal(d: Any) -> Any:
 
 @register_inline
 def luna_multiply_reciprocal(n: Any, r: Any, e: Any, shift: Any) -> Any:
-    """Return n * 2^shift * r * 2^(e-31), rounded half up and saturated to int32.
+    """Return n * 2^shift * r * 2^(e-31), rounded half up and saturated to int32, as int64.
 
-    `r` and `e` are those of `luna_reciprocal`.
+    `r` and `e` are mantissa and exponent of a reciprocal as `luna_reciprocal` returns them.
+    Computed in float64.
     """
     quotient = np.floor(r * n * 2.0 ** (e - 31) * 2.0**shift + 0.5)
     return np.int64(min(max(quotient, -2147483648.0), 2147483647.0))
@@ -498,7 +507,7 @@ def luna_multiply_reciprocal(n: Any, r: Any, e: Any, shift: Any) -> Any:
 
 @register_inline
 def luna_divide(n: Any, d: Any, shift: Any) -> Any:
-    """Return n * 2^shift / d as the NPU divides: int32 `n` and `d`, int32-saturated result.
+    """Return n * 2^shift / d as the NPU divides int32 numbers: an int32-saturated quotient.
 
     `shift` >= 0 is a left shift of the numerator. Ties go up or down, depending on the error of the
     reciprocal. Division by zero gives the most negative int32.
@@ -523,15 +532,16 @@ class LunaDivide:
 
     @property
     def dtype(self) -> np.dtype:
-        """The integer type of the result."""
+        """The narrowest integer type that holds the result."""
         return integer_dtype(self.bits)
 
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ScaleForm | ReciprocalForm:
-        """Return the form for accumulators of |acc| <= `bound` < 2^31, see `Rescale`.
+        """Return the form of the NPU's division for accumulators of |acc| <= `bound` < 2^31.
 
-        With a negative shift all results are `underflow`, limited to the output range.
+        `clip` are the bounds (low, high) of a following Relu or Clip, or None. With a negative
+        shift all results are `underflow`, limited to the output range.
         """
         low, high = _output_limits(self.bits, clip)
         if self.shift < 0:
@@ -550,11 +560,14 @@ class ChainedRescale:
 
     @property
     def dtype(self) -> np.dtype:
-        """The integer type of the result."""
+        """The integer type of the result, that of the second rescale."""
         return self.second.dtype
 
     def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ChainedForm:
-        """Return the form for accumulators of |acc| <= `bound`; `clip` bounds the second result."""
+        """Return both forms in a chain, exact for accumulators of |acc| <= `bound`.
+
+        `clip` (low, high) bounds the second result, None only by its width.
+        """
         return ChainedForm(
             self.first.compile_for_bound(bound),
             self.second.compile_for_bound(self.first.output_bound(bound), clip),
@@ -568,7 +581,7 @@ class ChainedRescale:
 def _apply_shift(rescale: Any, acc: Any) -> Any:
     """Return accumulator `acc` requantized by a `ShiftForm`: add half, shift right, clamp.
 
-    The sum must fit in int32.
+    The sum must fit in int32, the type of the result.
     """
     # int32() and the mask let LLVM use 32 bits: 16 lanes instead of 8
     rounded = np.int32(acc + rescale.half) >> (rescale.shift & 31)
@@ -577,10 +590,10 @@ def _apply_shift(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_scale(rescale: Any, acc: Any) -> Any:
-    """Return accumulator `acc` requantized by a `ScaleForm`, in int64.
+    """Return accumulator `acc` requantized by a `ScaleForm`, as int64.
 
-    clamp((clamp(acc, -limit, limit) * multiplier + half) >> shift, low, high), with the fields of
-    the form.
+    With the fields of the form: clamp((clamp(acc, -limit, limit) * multiplier + half) >> shift,
+    low, high).
     """
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     return min(
@@ -682,7 +695,7 @@ def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_chain(rescale: Any, acc: Any) -> Any:
-    """Return accumulator `acc` requantized by the first, then the second form of `rescale`."""
+    """Return accumulator `acc` requantized by the first, then by the second form of a chain."""
     return apply_rescale(rescale.second, apply_rescale(rescale.first, acc))
 
 
@@ -699,19 +712,20 @@ _FORM_FUNCTIONS: dict[type, Any] = {
 
 
 def apply_rescale(rescale: RescaleForm, acc: Any) -> Any:
-    """Rescale one accumulator by a form of `compile_for_bound`.
+    """Return accumulator `acc` requantized by form `rescale`: rounded, saturated and clipped.
 
-    In kernels the form's type selects the code at compile time.
+    In kernels the class of the form selects the code at compile time.
     """
     return _FORM_FUNCTIONS[type(rescale)](rescale, acc)
 
 
 @overload(apply_rescale)
 def _overload_apply_rescale(rescale: Any, acc: Any) -> Any:
-    """Implement `apply_rescale` in compiled code by the function for the class of the form."""
+    """Return the compiled implementation of `apply_rescale` for the class of the form."""
     form = _FORM_FUNCTIONS[rescale.instance_class]
 
     def implementation(rescale: Any, acc: Any) -> Any:
+        """Return accumulator `acc` requantized by form `rescale`, in compiled code."""
         return form(rescale, acc)
 
     return implementation

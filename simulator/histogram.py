@@ -54,12 +54,12 @@ def _count_bins(
     lanes: np.ndarray,
     indices: np.ndarray,
 ) -> None:
-    """Add the histogram of flat x to `bins` and `odd_bins`, and the sum of squares to squares[0].
+    """Add the histogram of flat x to `bins` and `odd_bins`, and its sum of squares to squares[0].
 
-    `odd_bins`, of the type and size of `bins`, counts the elements at odd positions of a block, so
-    that two increments are independent; the caller adds both. channel_size : number of consecutive
-    elements of x with the same factor. Other arguments as for `accumulate_histogram`; lanes,
-    indices : scratch memory.
+    A value v counts in bin floor(v * per_unit) + len(bins) / 2. Elements at odd positions of a
+    block count in `odd_bins`, of the type and size of `bins`, so that two increments are
+    independent; the caller adds both. Each run of `channel_size` elements of x is multiplied by the
+    next of `factors` (float64, repeated) first. `lanes` and `indices` are scratch memory.
     """
     half = np.int32(len(bins) // 2)
     for row in range(len(x) // channel_size):
@@ -119,10 +119,10 @@ def accumulate_histogram(
 def _channel_statistics(
     x: np.ndarray, bits: np.ndarray, largest: np.ndarray, squares: np.ndarray, lanes: np.ndarray
 ) -> None:
-    """Update the largest magnitudes and sums of squares per channel of float32 x [N, C, S].
+    """Update largest magnitudes and sums of squares per channel, in place, for float32 x [N, C, S].
 
-    `bits` is x viewed as int32. In place: `largest`, int32 [C], the bits of the largest magnitude
-    as float32, and `squares`, float64 [C]. lanes : scratch memory [_LANES].
+    `bits` is x viewed as int32. `largest` is int32 [C], the bits of the largest magnitude as
+    float32; `squares` is float64 [C]; `lanes` [_LANES] is scratch memory.
     """
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
@@ -137,7 +137,7 @@ def _channel_statistics(
 
 
 def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest magnitude and the sum of squares per channel, both float64 [C].
+    """Return (largest magnitude, sum of squares) of each channel of x, both float64 [C].
 
     `x` is float32 [N, C, ...]. Both results are NaN for a channel that contains NaN.
     """

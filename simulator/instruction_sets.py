@@ -119,7 +119,7 @@ def get_host_features() -> frozenset[str]:
 
 
 def is_supported_by_host(candidate: InstructionSet) -> bool:
-    """Whether this processor has the architecture and all features of an instruction set."""
+    """Whether this processor has the architecture and all extensions of `candidate`."""
     from llvmlite import binding
 
     arch = binding.get_process_triple().partition("-")[0].replace("arm64", "aarch64")
@@ -130,7 +130,7 @@ def is_supported_by_host(candidate: InstructionSet) -> bool:
 
 @cache
 def _supported_instruction_sets() -> tuple[InstructionSet, ...]:
-    """Return the instruction sets of this processor, the best first."""
+    """Return the instruction sets that this processor supports, the best first."""
     return tuple(candidate for candidate in INSTRUCTION_SETS if is_supported_by_host(candidate))
 
 

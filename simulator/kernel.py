@@ -36,7 +36,7 @@ class SimulatorError(ValueError):
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `SimulatorError(message)` unless `condition` is true."""
+    """Raise `SimulatorError` with `message` unless `condition` is true."""
     if not condition:
         raise SimulatorError(message)
 
@@ -54,12 +54,12 @@ class TensorSpec:
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
 
     def __str__(self) -> str:
-        """Format as dtype and shape, such as int8[1,3,8]."""
+        """Format dtype and shape as text such as int8[1,3,8]."""
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor in bytes."""
+        """Size of the tensor in bytes, elements times bytes per element."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -76,11 +76,11 @@ class Kernel:
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether axis 0 is only a batch axis for this kernel."""
+        """Whether axis 0 is only a batch axis for this kernel; True in this base class."""
         return True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Return the specs of the outputs for input specs.
+        """Return the specs of the outputs for input specs; defined by subclasses.
 
         Raises
         ------
@@ -112,11 +112,14 @@ class Kernel:
         raise NotImplementedError
 
     def fuse(self, consumer: Kernel) -> Kernel | None:
-        """Return one kernel that computes this one and then `consumer` bit-exactly, or None."""
+        """Return one kernel that computes this one and then `consumer` bit-exactly, or None.
+
+        Only a consumer that clamps can be fused by some kernels; this base returns None.
+        """
         return None
 
     def make_per_sample(self, rank: int) -> Kernel | None:
-        """Return a kernel that applies this one to each sample of a batch, or None.
+        """Return a kernel that applies this one to each sample of a batch; None in this base class.
 
         Called for kernels that mix elements along axis 0 of a sample. `rank` is the number of axes
         of the first input.
@@ -125,7 +128,7 @@ class Kernel:
 
     @property
     def clamp_bounds(self) -> tuple[int, int] | None:
-        """Bounds (low, high) if the kernel only clamps its input, else None."""
+        """Bounds (low, high) if the kernel only clamps its input; None, as in this base, if not."""
         return None
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
@@ -155,7 +158,7 @@ class Kernel:
 
 
 def _replace_rows(spec: TensorSpec, rows: int) -> TensorSpec:
-    """Return `spec` with `rows` along axis 0."""
+    """Return a copy of `spec` with size `rows` on axis 0."""
     return TensorSpec((rows, *spec.shape[1:]), spec.dtype)
 
 
@@ -163,15 +166,18 @@ class NumpyKernel(Kernel):
     """A kernel in NumPy: subclasses define `infer` and `__call__`, which computes plain arrays."""
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the outputs, a tuple of arrays, from input arrays in the plain layout."""
+        """Compute the outputs, a tuple of arrays, from plain input arrays.
+
+        Defined by subclasses.
+        """
         raise NotImplementedError
 
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Return a function that calls the kernel and copies its outputs to preallocated arrays.
+        """Return a function that computes this kernel in NumPy and fills preallocated outputs.
 
-        `specs` and `channel_last` are not used.
+        `specs` and `channel_last` are not used: arrays are plain.
         """
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
@@ -191,9 +197,10 @@ class NumpyKernel(Kernel):
         return run
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether samples may be stacked: `is_per_sample` decides if samples have one row.
+        """Whether samples stacked along axis 0 of the `batched` inputs give stacked outputs.
 
-        This avoids the second inference of the base class, which may be slow.
+        False unless `is_per_sample`; then True if samples have one row, which avoids a second
+        inference that may be slow, and otherwise by inference.
         """
         if not self.is_per_sample:
             return False

@@ -93,7 +93,10 @@ class Buffer:
     alias_of: int = -1
 
     def spec_for(self, samples: int) -> TensorSpec:
-        """Return the physical spec for a block of `samples` samples."""
+        """Return the physical spec for `samples` samples.
+
+        That of one sample if it is not batched.
+        """
         return make_stacked_spec(self.spec, samples) if self.is_batched else self.spec
 
 
@@ -177,8 +180,8 @@ class ProgramLayout:
     ) -> tuple[RunFunction, ...]:
         """Return the functions of `kernel` for inputs `specs`, built once.
 
-        Kernels with equal contents share the result and packed weights. `last` is the
-        `channel_last` of ``kernel.build``.
+        Kernels with equal contents share the result and packed weights. `last` says whether arrays
+        are channel-last.
         """
         key = content_key(kernel), specs, last
         if key not in self._built_kernels:
@@ -223,13 +226,14 @@ class ProgramLayout:
         )
 
     def _get_memory_ids(self, step: BuiltStep) -> set[int]:
-        """Return the buffers that hold the inputs and outputs of a step, with aliases resolved."""
+        """Return the ids of the buffers with the inputs and outputs of `step`, aliases resolved."""
         return {self._resolve_alias(i) for i in (*step.input_buffers, *step.output_buffers)}
 
     def _runs_channel_last(self, step: Step) -> bool:
-        """Whether the step runs channel-last.
+        """Whether `step` runs on channel-last arrays, by the layout of its kernel.
 
-        A kernel of layout "any" does if one of its inputs is channel-last already.
+        A kernel of layout "any" does if one of its inputs is channel-last already and all tensors
+        have rank 3, or all have rank 4.
         """
         if step.kernel.layout != "any":
             return step.kernel.layout == "nhwc"
@@ -239,7 +243,10 @@ class ProgramLayout:
         )
 
     def _layout(self, name: str, last: bool) -> str:
-        """Return the layout of a tensor in a step that runs channel-last if `last`."""
+        """Return the layout of tensor `name` in a step that runs channel-last if `last`.
+
+        Tensors of other ranks than 3 and 4 are always plain.
+        """
         return CHANNEL_LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
 
     def _resolve_alias(self, buffer_id: int) -> int:
@@ -248,10 +255,11 @@ class ProgramLayout:
         return buffer_id if source < 0 else source
 
     def _add_buffer(self, name: str, layout: str, alias_of: int = -1) -> int:
-        """Add a buffer for tensor `name`, or an alias of buffer `alias_of` (not -1); return its id.
+        """Add a buffer for tensor `name` in `layout`; return its id.
 
-        A plain buffer of an input or output belongs to the caller. An alias of a constant becomes a
-        constant of its own shape; other aliases refer to the buffer that has the memory.
+        It is an alias of buffer `alias_of` unless that is -1. A plain buffer of an input or output
+        belongs to the caller. An alias of a constant becomes a constant of its own shape; other
+        aliases refer to the buffer that has the memory.
         """
         spec = self._specs[name]
         if layout == CHANNEL_LAST:
@@ -289,9 +297,9 @@ class ProgramLayout:
 
 
 def _take_slot(free: list[int], slot_sizes: list[int], size: int) -> int:
-    """Take the free slot closest to `size` bytes, or a new one, and enlarge it if need be.
+    """Return the free slot closest to `size` bytes, or a new one, enlarged if need be.
 
-    Both lists are updated: `free`, and `slot_sizes` (bytes of each slot).
+    Both lists are updated in place: `free`, and `slot_sizes` (bytes of each slot).
     """
     if free:
         slot = min(free, key=lambda candidate: abs(slot_sizes[candidate] - size))

@@ -90,7 +90,7 @@ class Scratch:
     per_row: bool = False
 
     def size_bytes(self, rows: int) -> int:
-        """Return the size in bytes for arrays with `rows` rows."""
+        """Return the size in bytes for a step whose arrays have `rows` rows."""
         return self.size * np.dtype(self.dtype).itemsize * (rows if self.per_row else 1)
 
 
@@ -107,9 +107,10 @@ class NativeLoop:
     arguments: tuple[Any, ...]
 
     def __call__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
-        """Run on concrete arrays: one call of the compiled code, or Python if JIT is disabled.
+        """Run the loop on concrete arrays: one call of compiled code, or Python if JIT is disabled.
 
-        Scratch memory is allocated for the largest number of rows. MemoryError if the code fails.
+        `outs` are filled. Scratch memory is allocated for the largest number of rows. Raises
+        MemoryError if the code fails.
         """
         rows = max((len(array) for array in (*ins, *outs) if array.ndim), default=1)
         memory = np.empty(self.scratch_bytes(rows), np.uint8)
@@ -125,7 +126,10 @@ class NativeLoop:
             raise MemoryError("out of memory in a step of the simulator")
 
     def scratch_bytes(self, rows: int) -> int:
-        """Return the bytes of scratch memory that the loop needs for arrays with `rows` rows."""
+        """Return the bytes of scratch memory that the loop needs for arrays with `rows` rows.
+
+        Includes alignment; a `Scratch` that occurs several times counts once.
+        """
         unique_scratches = {id(scratch): scratch for scratch in _iter_scratches(self.arguments)}
         return sum(
             -(-scratch.size_bytes(rows) // 64) * 64 + 64 for scratch in unique_scratches.values()
@@ -154,7 +158,10 @@ class NativeLoop:
 
     @staticmethod
     def resolve_argument(argument: Any, ins: Sequence[Array], outs: Sequence[Array]) -> Any:
-        """Replace an `InputRef` or `OutputRef` by its array in its shape; return others as is."""
+        """Return the array, in its shape, for an `InputRef` or `OutputRef`.
+
+        Other arguments unchanged.
+        """
         if isinstance(argument, InputRef | OutputRef):
             array = (ins if isinstance(argument, InputRef) else outs)[argument.index]
             return array if argument.shape is None else array.reshape(argument.shape)
@@ -195,7 +202,7 @@ class _ScratchAllocator:
         self._slices: dict[int, Array] = {}
 
     def allocate(self, scratch: Scratch) -> Array:
-        """Return the slice of memory for `scratch`, of its dtype; the same one for the same object.
+        """Return the slice of memory for `scratch`, as an array of its dtype; one slice per object.
 
         Slices begin at multiples of 64 bytes from the first, with at least 64 bytes between them.
         """
@@ -264,7 +271,11 @@ def make_record(
 def _make_record(
     loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
-    """Make a record as `make_record` does, with scratch memory shared with the calling loop."""
+    """Compile a loop and return (record, address words, arrays to keep alive) for concrete arrays.
+
+    `memory` provides scratch memory, which a nested loop shares with the loop that calls it.
+    Address words are (word, whether it is an input, index).
+    """
     words = [0, 0]
     addresses: list[tuple[int, bool, int]] = []
     word_types: list[str] = []
@@ -339,24 +350,24 @@ _OBJECT_HEADER_BYTES = object.__basicsize__
 
 
 def data_address(array: Array) -> int:
-    """Return the address of an array's elements; `array.ctypes.data` takes ten times as long."""
+    """Return the address of the elements of `array`, ten times as fast as `array.ctypes.data`."""
     return ctypes.c_size_t.from_address(id(array) + _OBJECT_HEADER_BYTES).value
 
 
 def get_trampoline_address(kinds: str) -> int:
-    """Return the address of the function that calls machine code with the words of a record.
+    """Return the address of a function that calls machine code with the words of a record.
 
     The function takes the address of the record and returns Numba's status: 0 is success. `kinds`
-    are the type letters of the words, see `_LLVM_TYPES`.
+    are the type letters of the words ("p", "q", "i", "h", "b", "f", "d").
     """
     return _llvm.get_function_address(_write_trampoline_ir, (kinds,), "trampoline", ())
 
 
 def _write_trampoline_ir(kinds: str) -> str:
-    """Write the LLVM module of `get_trampoline_address` for words of the type letters `kinds`.
+    """Return the LLVM module of a function that calls machine code with the words of a record.
 
-    Its function takes the address of a record, calls the code at word 0 with the words from 2 on,
-    and returns the status.
+    The function takes the record's address, calls the code at word 0 with the words from 2 on, of
+    the type letters `kinds`, and returns its status.
     """
     module = ir.Module("trampoline")
     function = ir.Function(module, ir.FunctionType(_DWORD, [_INDEX]), "trampoline")
@@ -364,7 +375,7 @@ def _write_trampoline_ir(kinds: str) -> str:
     words = builder.inttoptr(function.args[0], _INDEX.as_pointer())
 
     def word(index: int) -> Any:
-        """Load word `index` of the record."""
+        """Emit the load of word `index` of the record and return it."""
         return builder.load(builder.gep(words, [ir.Constant(_INDEX, index)]))
 
     arguments: list[Any] = [builder.bitcast(builder.alloca(_POINTER), _POINTER) for _ in range(2)]
@@ -394,15 +405,15 @@ def get_record_runner() -> Callable[[int, int, int], int]:
 
 
 def get_record_runner_address() -> int:
-    """Return the address of the code of `get_record_runner`."""
+    """Return the address of the compiled function that runs a range of records."""
     return _llvm.get_function_address(_write_record_runner_ir, (), "run_records", ())
 
 
 def _write_record_runner_ir() -> str:
-    """Write the LLVM module of `get_record_runner`.
+    """Return the LLVM module of a function that runs records first..last - 1 of a table.
 
-    It runs the records first..last of a table of their addresses. Its function returns -1, or the
-    index of the first record whose code failed.
+    The table has their addresses. The function returns -1, or the index of the first record whose
+    code failed.
     """
     module = ir.Module("run_records")
     function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "run_records")

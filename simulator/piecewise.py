@@ -74,9 +74,9 @@ class KernelCurve(NamedTuple):
 
 @register_inline
 def evaluate_curve(curve: Any, x: Any) -> Any:
-    """Return the value of a `KernelCurve` at one integer x, rounded half up and saturated.
+    """Return the value of table `curve` at one integer x, rounded half up and saturated.
 
-    The same as `Piecewise.evaluate_rounded`, for kernels.
+    For kernels; it equals the table's evaluation on arrays.
     """
     wide: Any = np.int64(x)
     if curve.values.size:
@@ -126,7 +126,7 @@ class Piecewise:
     slopes_negative: np.ndarray | None = None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return y, int64, for integers x of any shape.
+        """Evaluate the function for integers x of any shape; return y, int64, not rounded.
 
         Raises
         ------
@@ -159,17 +159,24 @@ class Piecewise:
         return np.where(is_outside, 0, self(np.where(is_outside, 0, x)))
 
     def evaluate_rounded(self, x: np.ndarray, bits: int) -> np.ndarray:
-        """Return int64 y with bits-1 fractional bits, rounded half up and saturated to `bits`."""
+        """Return y for integers x, int64, with bits-1 fractional bits, saturated to `bits` bits.
+
+        Rounded half up. Raises ValueError if an x is beyond the last border.
+        """
         return self.evaluate_to_fraction(x, bits - 1, bits)
 
     def evaluate_to_fraction(self, x: np.ndarray, fraction: int, bits: int) -> np.ndarray:
-        """Return int64 y with `fraction` fractional bits, rounded half up, saturated to `bits`."""
+        """Return y for integers x, int64, with `fraction` fractional bits, saturated to `bits`.
+
+        Rounded half up. Raises ValueError if an x is beyond the last border.
+        """
         return saturate_array(round_shift_right(self(x), self.fraction_bits - fraction), bits)
 
     def curve(self, bits: int) -> KernelCurve:
-        """Return the table in kernel form, with results of `bits` bits and bits-1 fractional bits.
+        """Return the table in the form for kernels.
 
-        Not for tables with separate slopes for x < 0.
+        Results have `bits` bits, bits-1 of them fractional. Not for tables with separate slopes for
+        x < 0.
         """
         rows = np.stack(
             [
@@ -195,7 +202,7 @@ class Piecewise:
 
 @cache
 def load_piecewise(function: str, chip: str) -> Piecewise:
-    """Load the table of a function on a chip.
+    """Load the table of a function on a chip; the same object on each call.
 
     Parameters
     ----------

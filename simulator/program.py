@@ -130,7 +130,7 @@ def _make_batch_steps(
     """Return equivalent steps that run any batch size, or None if a step mixes samples.
 
     A step that treats axis 0 otherwise is run per sample. None also if an input is not a single
-    sample.
+    sample (axis 0 other than 1).
     """
     if any(spec.shape[:1] != (1,) for spec in inputs.values()):
         return None
@@ -160,7 +160,7 @@ if hasattr(os, "register_at_fork"):  # a child process does not inherit its pare
 def _infer(
     steps: Sequence[Step], inputs: Mapping[str, TensorSpec]
 ) -> tuple[dict[str, TensorSpec], set[str]]:
-    """Infer the spec of every tensor, and the names of tensors that depend on a fed one.
+    """Return the spec of every tensor, and the names of tensors that depend on a fed one.
 
     Raises SimulatorError, naming the step, if tensors are missing, duplicate or unsupported.
     """
@@ -181,7 +181,8 @@ def _infer(
 def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tuple[TensorSpec, ...]:
     """Return the output specs of one step; errors of its kernel gain `label` and the inputs.
 
-    SimulatorError if the kernel does not support the inputs, or has another number of outputs.
+    Raises SimulatorError if the kernel does not support the inputs, or has another number of
+    outputs.
     """
     input_specs = [specs[name] for name in step.inputs]
     pairs = zip(step.inputs, input_specs, strict=True)
@@ -229,7 +230,10 @@ def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collec
 
 
 def _make_per_sample(step: Step, specs: Mapping[str, TensorSpec]) -> Step:
-    """Return the step with a kernel that handles each sample separately; `step` if none exists."""
+    """Return `step` with a kernel that handles each sample separately.
+
+    `step` itself if none exists.
+    """
     if not step.inputs:
         return step
     kernel = step.kernel.make_per_sample(len(specs[step.inputs[0]].shape))
@@ -239,7 +243,8 @@ def _make_per_sample(step: Step, specs: Mapping[str, TensorSpec]) -> Step:
 def _fuse(steps: Sequence[Step], required_names: Collection[str]) -> list[Step]:
     """Fuse each step into the producer of its only input, where nothing else reads that tensor.
 
-    `required_names` are the tensors that a run yields; they are never fused away.
+    Returns new steps. `required_names` are the tensors that a run yields; they are never fused
+    away.
     """
     read_counts = Counter(name for step in steps for name in step.inputs)
     fused: list[Step] = []
@@ -259,7 +264,10 @@ def _fuse(steps: Sequence[Step], required_names: Collection[str]) -> list[Step]:
 
 
 def _fuse_pair(producer: Step, consumer: Step) -> Step | None:
-    """Return one step for both, or None if the producer's kernel cannot fuse the consumer's."""
+    """Return one step for producer and consumer; None if the producer's kernel cannot fuse it.
+
+    A producer with several outputs is not fused.
+    """
     if len(producer.outputs) != 1:
         return None
     kernel = producer.kernel.fuse(consumer.kernel)
@@ -361,7 +369,7 @@ class Program:
         return np.empty(spec.shape, spec.dtype)
 
     def _get_spec(self, name: str, samples: int) -> TensorSpec:
-        """Return the spec of an output tensor for a batch of `samples`."""
+        """Return the spec of output tensor `name` for a batch of `samples`."""
         spec = self._specs[name]
         return make_stacked_spec(spec, samples) if name in self._batched else spec
 
@@ -427,7 +435,7 @@ class Program:
         blocks = iter([slice(start, stop) for start, stop in itertools.pairwise(bounds)])
 
         def run_blocks() -> None:
-            """Compute blocks until none is left."""
+            """Compute blocks from the shared iterator until none is left."""
             for block in blocks:  # shared: a thread that has finished a block takes the next one
                 self._run_block(arrays, force, block, block.stop - block.start)
 

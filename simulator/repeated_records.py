@@ -64,11 +64,13 @@ class RepeatedRecords:
 
     @property
     def redundant_records(self) -> range:
-        """Indices of the records after the first repetition, which are not needed."""
+        """Indices of the records after the first repetition, which are never run."""
         return self.all_records[self.records_per_repeat :]
 
     def run(self, table: int) -> int:
-        """Run all repetitions, storing the words of each in the records before it; restore none.
+        """Run all repetitions; before each, its words are stored in the records of the first one.
+
+        They are not restored.
 
         Parameters
         ----------
@@ -84,12 +86,12 @@ class RepeatedRecords:
 
     @cached_property
     def _repeat_runner(self) -> Callable[..., int]:
-        """Compiled function that runs repetitions."""
+        """Compiled function that patches and runs repetitions of records."""
         return get_repeat_runner()
 
     @cached_property
     def _record_runner_address(self) -> int:
-        """Address of the compiled function that runs records."""
+        """Address of the compiled function that runs a range of records."""
         return get_record_runner_address()
 
     @cached_property
@@ -109,7 +111,10 @@ class RepeatedRecords:
         )
 
     def locate_word(self, record: int, word: int) -> tuple[Array, int]:
-        """Return the storage of a patched word of any repetition, as (flat array, index)."""
+        """Return the storage of a patched word of any repetition, as (flat array, index).
+
+        `record` is the index of its record, `word` that of the word within it.
+        """
         repeat, inner_record = divmod(record - self.first, self.records_per_repeat)
         column = self.patched_words.index((inner_record, word))
         return self.values.reshape(-1), repeat * len(self.patched_words) + column
@@ -217,7 +222,7 @@ def get_repeat_runner() -> Callable[..., int]:
 
 
 def _write_repeat_runner_ir() -> str:
-    """Write the LLVM module of `get_repeat_runner`: patch words, then run the records, repeatedly.
+    """Return the LLVM module of a loop that patches words and runs records, repeatedly.
 
     Its function returns -1, or the index of the first record whose code failed.
     """
@@ -232,7 +237,7 @@ def _write_repeat_runner_ir() -> str:
     zero, step = ir.Constant(_INDEX, 0), ir.Constant(_INDEX, 1)
 
     def element(base: Any, index: Any) -> Any:
-        """Return a pointer to int64 `index` of the array at address `base`."""
+        """Emit a pointer to int64 `index` of the array at address `base`; return it."""
         return builder.gep(builder.inttoptr(base, int64_pointer), [index])
 
     builder.branch(repeat)

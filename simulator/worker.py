@@ -127,8 +127,10 @@ class Worker:
 
         Parameters
         ----------
-        arrays, block
-            As for `run`.
+        arrays
+            Name -> array for the full batch, for every buffer with a name.
+        block
+            Range of samples to compute; as many as the worker was made for.
         force
             Trigger buffer id -> {buffer id: value}. As soon as the trigger is computed, the listed
             buffers take these values; for a fed tensor, from the start.
@@ -281,18 +283,21 @@ class Worker:
             self._caller_patches.append(_CallerPatch(buffer.name, rows_per_sample, words))
 
     def _get_memory_id(self, buffer_id: int) -> int:
-        """Return the buffer whose memory `buffer_id` uses: `buffer_id` itself or its source."""
+        """Return the buffer whose memory `buffer_id` uses: the source of an alias, else itself."""
         source = self._buffers[buffer_id].alias_of
         return buffer_id if source < 0 else source
 
     def _count_rows(self, step: BuiltStep) -> int:
-        """Return the length of axis 0 in a step, the largest of its arrays."""
+        """Return the length of axis 0 in `step`, the largest of its arrays; 1 without any."""
         buffers = [self._buffers[i] for i in (*step.input_buffers, *step.output_buffers)]
         shapes = [buffer.spec_for(self._samples).shape for buffer in buffers]
         return max((shape[0] for shape in shapes if shape), default=1)
 
     def _placeholder_array(self, buffer_id: int) -> Array:
-        """Return the array of a buffer; for one of the caller's, an array that is never touched."""
+        """Return the array of a buffer.
+
+        For one of the caller's, an uninitialized array that stands for it.
+        """
         if self._values[buffer_id] is not None:
             return self._values[buffer_id]
         spec = self._buffers[buffer_id].spec_for(self._samples)
@@ -304,7 +309,7 @@ def _split_segments(
 ) -> list[tuple[int, int] | RepeatedRecords]:
     """Split records[first:last] into repeated sequences and the ranges between them, in order.
 
-    patched : (record, word) that change with every run. A range is (first, end).
+    `patched` are the words (record, word) that change with every run. A range is (first, end).
     """
     segments: list[tuple[int, int] | RepeatedRecords] = []
     for loop in find_repeats(records, patched, first, last):
@@ -318,5 +323,5 @@ def _split_segments(
 
 
 def slice_samples(array: Array, block: slice, rows_per_sample: int) -> Array:
-    """Return the samples `block` of an array with `rows_per_sample` rows of axis 0 per sample."""
+    """Return a view of the samples in `block`, each of `rows_per_sample` rows of axis 0."""
     return array[block.start * rows_per_sample : block.stop * rows_per_sample]

@@ -159,8 +159,8 @@ class Conv(ClampableKernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y [N, O, *space], of the type of the rescale, from x [N, C, *space].
 
-        SimulatorError if x is not int8 or int16, or channels, groups or rank do not match the
-        weights.
+        Raises SimulatorError if x is not int8 or int16, or if channels, groups, rank or the number
+        of rescales do not match the weights.
         """
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)
@@ -180,7 +180,7 @@ class Conv(ClampableKernel):
         )
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights for the size of x and return the selected loop.
+        """Pack the weights for the size of x and return the fastest exact convolution loop.
 
         The zero point of x is folded into the bias. If there is also padding, the loop reads a
         padded copy of x instead, because padded elements have the zero point.
@@ -202,9 +202,10 @@ class Conv(ClampableKernel):
         x: TensorSpec,
         y: TensorSpec,
     ) -> RunFunction:
-        """Return a function that pads x with `zero` and runs the loop without pads.
+        """Return a function that pads x with its zero point and runs the convolution without pads.
 
-        The loops themselves pad with 0. `x` and `y` are the specs of input and output.
+        The loops themselves pad with 0. `x` and `y` are the specs of input and output of one
+        sample.
         """
         (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
         padded = TensorSpec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
@@ -223,7 +224,10 @@ class Conv(ClampableKernel):
         return run
 
     def _window(self) -> SlidingWindow:
-        """Return the sliding window; SimulatorError unless the weights have 3 or 4 axes."""
+        """Return the sliding window of the convolution.
+
+        Raises SimulatorError unless the weights have 3 or 4 axes.
+        """
         require(
             self.weight.ndim in (3, 4),
             f"convolution weights {list(self.weight.shape)} must have 3 or 4 axes",
@@ -301,9 +305,11 @@ def _make_per_channel_loop(
     form: ChannelScaleForms,
     bits: int,
 ) -> Callable[[InputRef, OutputRef], RunFunction]:
-    """Select a loop for rescales per channel, in two steps: accumulators, then requantization.
+    """Select a convolution loop with rescales per channel: accumulators, then requantization.
 
-    Arguments and result as for `select_conv_loop`; `bits` is the width of the accumulators.
+    `weight` is int8 or int16 [O, C/group, kh, kw], `bias` int64 [O], `x` the spec of one sample,
+    `form` the forms of all channels, and `bits` the width of the accumulators. Returns a function
+    of (input, output) references that returns the loop.
     """
     identity = Rescale.from_shift(0, bits)
     build_accumulators = select_conv_loop(weight, bias, window, x, identity, None)
@@ -350,14 +356,17 @@ class Linear(ClampableKernel):
 
     @property
     def scaled_weight(self) -> np.ndarray:
-        """Weights times their factors, [O, K]."""
+        """Weights times their factors, [O, K]: int16, or the weights themselves without factors.
+
+        Raises SimulatorError if a product does not fit 16 bits.
+        """
         return apply_weight_factors(self.weight, self.factors)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y [..., O], of the type of the rescale, from x [..., K].
 
-        One-dimensional x has no batch axis. SimulatorError if x is not int8 or int16, or K does not
-        match the weights [O, K].
+        One-dimensional x has no batch axis. Raises SimulatorError if x is not int8 or int16, or K
+        does not match the weights [O, K].
         """
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)
@@ -373,7 +382,7 @@ class Linear(ClampableKernel):
         return (TensorSpec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop of a 1x1 convolution whose pixels are the rows of x.
+        """Return the loop of the layer: a 1x1 convolution whose pixels are the rows of x.
 
         The zero point of x is folded into the bias.
         """

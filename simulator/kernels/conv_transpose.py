@@ -153,7 +153,7 @@ class ConvTranspose(ClampableKernel):
         return run
 
     def _window(self) -> SlidingWindow:
-        """Return the sliding window of the kernel, strides, padding, dilations and groups."""
+        """Return the sliding window with kernel, strides, pads, dilations and groups."""
         return make_window(
             self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group
         )
@@ -175,9 +175,9 @@ class ConvTranspose(ClampableKernel):
 
 
 def _placement_slices(count: int, stride: int, first: int, size: int) -> tuple[slice, slice]:
-    """Return the slice of elements placed within 0..size-1, and the slice of their target indices.
+    """Return (slice of the elements that lie inside, slice of their target indices) on one axis.
 
-    Element i of `count` elements is placed at index first + i * stride.
+    Element i of `count` elements is placed at index first + i * stride; inside is 0 to size - 1.
     """
     begin = max(0, -(first // stride))
     end = min(count, max(begin, -(-(size - first) // stride)))

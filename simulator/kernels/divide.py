@@ -36,11 +36,11 @@ _ROUNDING_FUNCTIONS: dict[RoundingMode, Any] = {
 def _div(
     x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool
 ) -> None:
-    """Fill int32 out with x * 2^shift / y for int32 x and y that broadcast.
+    """Fill int32 out with x * 2^shift / y, as the NPU divides, for int32 x and y that broadcast.
 
-    The quotient is that of `luna_divide`, saturated to int32. x / 0 is INT32_MIN; with `by_sign`
-    INT32_MIN for x > 0, INT32_MAX for x < 0, and 0 for x = 0. Other arguments as for
-    `elementwise._add`.
+    The quotient is saturated to int32. x / 0 is INT32_MIN; with `by_sign` INT32_MIN for x > 0,
+    INT32_MAX for x < 0, and 0 for x = 0. All arrays have rank 4; `wide_x` and `wide_y` are flat
+    scratch memory of out.size elements for operands that must be expanded.
     """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -76,7 +76,7 @@ class Div(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the output, int32, of the shape that x and y broadcast to.
+        """Infer the quotient, int32, of the shape that x and y broadcast to.
 
         Raises SimulatorError unless both are int32.
         """
@@ -87,7 +87,10 @@ class Div(Kernel):
         return (TensorSpec(broadcast_shape(specs), np.dtype(np.int32)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; with a negative shift one that fills the output with INT32_MIN."""
+        """Return the loop of the division.
+
+        With a negative shift one that fills the output with INT32_MIN.
+        """
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
         return build_broadcast_loop(
@@ -116,7 +119,7 @@ class DivSingle(NumpyKernel):
     rounding: RoundingMode = RoundingMode.HALF_UP
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the output, of the shape that x and y broadcast to and `bits` bits.
+        """Infer the quotient, of `bits` bits and the shape that x and y broadcast to.
 
         Raises SimulatorError unless both are signed integers.
         """

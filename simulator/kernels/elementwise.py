@@ -55,11 +55,11 @@ def _add(
     sign: int,
     rescale: RescaleForm,
 ) -> None:
-    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)), see `build_broadcast_loop`.
+    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)), for x and y that broadcast.
 
-    x, y, out : integers of rank 4; x and y broadcast to the shape of out. wide_x, wide_y : scratch
-    memory of the types of x and y, flat, at least out.size elements each if the operand must be
-    expanded; overwritten. sign : 1, or -1 for a difference.
+    x, y and out are integers of rank 4. `wide_x` and `wide_y` are scratch memory of the types of x
+    and y, flat, of at least out.size elements each if the operand must be expanded; overwritten.
+    `sign` is 1, or -1 for a difference.
     """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -78,7 +78,11 @@ def _add(
 def _mul(
     x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: RescaleForm
 ) -> None:
-    """Fill out with rescale(x * y); arguments as for `_add`."""
+    """Fill out with rescale(x * y), for integers x and y of rank 4 that broadcast.
+
+    `wide_x` and `wide_y` are scratch memory of the types of x and y, flat, of at least out.size
+    elements each if the operand must be expanded; overwritten.
+    """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
         broadcast_into_scratch(y, out.shape, wide_y),
@@ -109,14 +113,14 @@ def rescale_flat(x: Array, rescale: RescaleForm, out: Array) -> None:
 
 @jit
 def _shift_left_wrapping(x: Array, left: int, out: Array) -> None:
-    """Fill flat `out` with x << left; bits beyond the type of `out` are lost."""
+    """Fill flat `out` with x << left; bits beyond the width of `out` are lost."""
     for i in range(out.size):
         out[i] = np.int64(x[i]) << left
 
 
 @jit
 def _clip(x: Array, low: int, high: int, out: Array) -> None:
-    """Fill flat `out` with x clamped to [low, high]."""
+    """Fill flat `out` with flat x clamped to [low, high]."""
     for i in range(out.size):
         out[i] = min(max(x[i], low), high)
 
@@ -128,14 +132,18 @@ def build_broadcast_loop(
     loop: Any,
     constants: tuple[Any, ...],
 ) -> RunFunction:
-    """Build a binary operator that broadcasts.
+    """Build the function of a binary operator that broadcasts.
+
+    Outputs of up to four axes are compiled; others run in Python on expanded operands.
 
     Parameters
     ----------
     kernel
         The operator, for the inference of its output.
-    specs, channel_last
-        As for `Kernel.build`.
+    specs
+        Logical specs of both inputs.
+    channel_last
+        Whether all arrays are channel-last.
     loop
         Jitted function of (x, y, scratch_x, scratch_y, out, *constants), see
         `make_broadcast_arguments`.
@@ -163,7 +171,7 @@ class _BinaryKernel(ClampableKernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer the output, of the shape that x and y broadcast to.
 
-        Raises SimulatorError unless both are signed integers.
+        Raises SimulatorError unless both are signed integers and broadcast.
         """
         x, y = specs
         require_signed_integer(x, type(self).__name__)
@@ -181,17 +189,18 @@ class _Sum(_BinaryKernel):
     sign: int
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
-        """Return the rescales of x, y and the sum."""
+        """Return the rescales of x, y and the sum; defined by subclasses."""
         raise NotImplementedError
 
     def _output_dtype(self) -> np.dtype:
-        """Return the dtype of the rescale of the sum."""
+        """Return the dtype of the result, that of the rescale of the sum."""
         return self._rescales()[2].dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop that requantizes x and y, adds or subtracts, and requantizes the result.
 
-        The forms are exact for the widths of the operands. SimulatorError if `sign` is not 1 or -1.
+        The forms are exact for the widths of the operands. Raises SimulatorError if `sign` is not 1
+        or -1.
         """
         require(self.sign in (1, -1), f"the sign of a sum must be 1 or -1, not {self.sign}")
         rescale_x, rescale_y, rescale = self._rescales()
@@ -219,7 +228,7 @@ class AddShift(_Sum):
     clip_bounds: tuple[int, int] | None = None
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
-        """Return the rescales of x, y and the sum: right shifts by shift_x, shift_y and 0."""
+        """Return the rescales of x, y and the sum: right shifts by shift_x, shift_y and 0 bits."""
         x, y, out = (
             Rescale.from_shift(shift, self.bits) for shift in (self.shift_x, self.shift_y, 0)
         )
@@ -269,7 +278,7 @@ class AddScaled(_Sum):
         return cls(rescale_x=x, rescale_y=y, out=out, sign=sign)
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
-        """Return the rescales of x, y and the sum."""
+        """Return the rescales of x, y and the sum, as given."""
         return self.rescale_x, self.rescale_y, self.out
 
 
@@ -281,13 +290,13 @@ class Mul(_BinaryKernel):
     clip_bounds: tuple[int, int] | None = None
 
     def _output_dtype(self) -> np.dtype:
-        """Return the dtype of the rescale."""
+        """Return the dtype of the product after its rescale."""
         return self.rescale.dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the form for the width of the product.
+        """Return the loop of the product, with the rescale form for its width.
 
-        SimulatorError if a product may have 2^62 or more.
+        Raises SimulatorError if a product may reach 2^62.
         """
         bound = max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
@@ -325,7 +334,7 @@ class ChannelAffine(ClampableKernel):
         """Infer y, of the shape of x and the type of the rescale.
 
         Raises SimulatorError unless x is a signed integer and weight and bias have one value per
-        channel.
+        channel (axis 1).
         """
         (x,) = specs
         require_signed_integer(x, "ChannelAffine")
@@ -337,9 +346,10 @@ class ChannelAffine(ClampableKernel):
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; accumulators are int32 if their bound is below 2^31, else int64.
+        """Return the loop of x * weight + bias per channel.
 
-        The zero point of x is folded into the bias. SimulatorError if accumulators exceed 62 bits.
+        The zero point of x is folded into the bias. Accumulators are int32 if their bound is below
+        2^31, else int64. Raises SimulatorError if they exceed 62 bits.
         """
         size = max_magnitude(specs[0].dtype)
         wide_weight = np.asarray(self.weight).astype(np.int64)
@@ -377,15 +387,16 @@ class Requant(_Unary):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y, of the shape of x and the type of the rescale.
 
-        SimulatorError unless x is a signed integer.
+        Raises SimulatorError unless x is a signed integer.
         """
         require_signed_integer(specs[0], "Requant")
         return (TensorSpec(specs[0].shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the form for the width of x.
+        """Return the loop that requantizes x, with the form for the width of x.
 
-        Without `saturate`, a left shift wraps instead of saturating.
+        Without `saturate`, a left shift wraps instead of saturating. Raises SimulatorError if x has
+        more than 32 bits.
         """
         bound = max_magnitude(specs[0].dtype)
         require(bound < 1 << 62, f"Requant requires at most 32 bits, not {specs[0]}")
@@ -409,12 +420,15 @@ class Clip(_Unary):
         return self.low, self.high
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape and dtype of x."""
+        """Infer y, of the shape and dtype of x.
+
+        Raises SimulatorError unless x is a signed integer.
+        """
         require_signed_integer(specs[0], type(self).__name__)
         return specs
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the bounds narrowed to the dtype."""
+        """Return the loop that clamps x, with the bounds narrowed to its dtype."""
         size = max_magnitude(specs[0].dtype)
         low, high = (min(max(value, -size), size - 1) for value in self.clamp_bounds)
         kind = specs[0].dtype.type

@@ -128,9 +128,10 @@ class Mean(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, C, *space] of `bits` bits from x [N, C, W] or [N, C, H, W].
+        """Infer the averages y [N, C, *space], of `bits` bits, from x [N, C, W] or [N, C, H, W].
 
-        SimulatorError for another rank, a negative divisor, or a shift beyond 29.
+        Raises SimulatorError for another rank or unsigned x, a negative divisor, or a shift beyond
+        29.
         """
         (x,) = specs
         require_signed_integer(x, "Mean")
@@ -143,9 +144,10 @@ class Mean(ClampableKernel):
         return (TensorSpec((*x.shape[:2], *space), integer_dtype(self.bits)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x; SimulatorError if its sums do not fit 61 bits.
+        """Return the averaging loop for the size of x; `shift` multiplies by 2^shift.
 
-        Outputs are limited to `bits` bits and to `clip_bounds`. A `shift` multiplies by 2^shift.
+        Outputs are limited to `bits` bits and to `clip_bounds`. Raises SimulatorError if sums do
+        not fit 61 bits.
         """
         (x,) = specs
         window = self._window(x)
@@ -168,6 +170,6 @@ class Mean(ClampableKernel):
         )
 
     def _window(self, x: TensorSpec) -> SlidingWindow:
-        """Return the sliding window for x; without `kernel`, it is the complete image."""
+        """Return the sliding window for x; without a kernel size it is the complete image."""
         kernel = self.kernel or image_size(x.shape[2:])[4 - len(x.shape) :]
         return make_window(kernel, self.strides, self.pads, None)

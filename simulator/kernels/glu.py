@@ -28,10 +28,10 @@ __all__ = ["Glu"]
 
 @jit
 def _glu(x: Array, gate: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill out [R, K] with rescale(x[:, 0] * gate[x[:, 1] + 128]) for x [R, 2, K].
+    """Fill out [R, K] with rescale(x[:, 0] * gate[x[:, 1] + 128]) for int8 x [R, 2, K].
 
-    x is int8, `gate` int32 [256], the sigmoid in Q15 of each integer from -128 on, `rescale` the
-    form of the int32 product -> out.
+    `gate` is int32 [256], the sigmoid in Q15 of each integer from -128 on; `rescale` is the form of
+    the int32 product -> out.
     """
     for row in range(x.shape[0]):
         a, b, target = x[row, 0], x[row, 1], out[row]
@@ -59,7 +59,7 @@ class Glu(Kernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether samples stay separate: not along axis 0."""
+        """Whether the gated unit keeps samples separate: True unless it splits axis 0."""
         return self.axis != 0
 
     @classmethod
@@ -77,7 +77,7 @@ class Glu(Kernel):
         return np.asarray(round_shift_right(table.evaluate_rounded(inputs_q27, 32), 16))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the type of the rescale, with half as many elements along the axis as x.
+        """Infer y, of the type of the rescale, with half as many elements along the axis as int8 x.
 
         Raises SimulatorError unless x is int8 and has an even number of elements there.
         """
@@ -90,7 +90,7 @@ class Glu(Kernel):
         return (TensorSpec(tuple(shape), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop, with a rescale for products up to 128 * 2^15."""
+        """Return the loop of the gated unit, with a rescale form for products up to 128 * 2^15."""
         form, shape = self.rescale.compile_for_bound(128 << 15), specs[0].shape
         half = math.prod(shape[self.axis % len(shape) :]) // 2
         gate = np.ascontiguousarray(self.sigmoid_table, np.int32)

@@ -31,7 +31,10 @@ __all__ = ["ArgMax", "Gather", "IndexSelect", "Lookup", "Split"]
 
 
 def _normalize_axis(axis: int, spec: TensorSpec) -> int:
-    """Return `axis` counted from 0; SimulatorError if the tensor does not have it."""
+    """Return `axis` counted from 0.
+
+    Raises SimulatorError if a tensor of `spec` does not have it.
+    """
     rank = len(spec.shape)
     require(-rank <= axis < rank, f"axis {axis} does not exist in {spec}")
     return axis % rank
@@ -56,17 +59,17 @@ class IndexSelect(Kernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether axis 0 is unchanged, which keeps samples separate."""
+        """Whether the selection leaves axis 0 unchanged, which keeps samples separate."""
         return not self.indices or self.indices[0] is None
 
     def make_per_sample(self, rank: int) -> PerSampleKernel:
-        """Return a kernel that selects positions within each sample."""
+        """Return a kernel that selects positions within each sample; `rank` is not used."""
         return PerSampleKernel(replace(self, indices=(None, *self.indices)))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y: along an axis with indices as many elements as these, else as x.
+        """Infer y, of the type of x: axes with indices have as many elements as these.
 
-        SimulatorError for indices out of range; -1 (fill) is allowed if there is a fill value.
+        Raises SimulatorError for indices out of range; -1 is allowed if there is a fill value.
         """
         (x,) = specs
         require(
@@ -84,10 +87,10 @@ class IndexSelect(Kernel):
         return (TensorSpec(tuple(shape), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a compiled copy; without one, slices for equal steps and `take` for other axes.
+        """Return a compiled copy of the selected elements; index -1 takes the fill value.
 
-        Index -1 takes the fill value. A compiled copy exists only if samples are selected
-        separately.
+        If there is none (as when samples are mixed), a NumPy function that uses slices for equal
+        steps and `take` for other axes.
         """
         indices = list(self.indices)
         if channel_last:
@@ -102,7 +105,7 @@ class IndexSelect(Kernel):
         filled = [(axis, np.flatnonzero(index < 0)) for axis, index in used_axes]
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            """Select along each axis in turn, then set elements of negative indices."""
+            """Select along each axis in turn, then set elements of negative indices to the fill."""
             x = ins[0]
             for axis, selector in selectors:
                 if isinstance(selector, slice):
@@ -118,7 +121,7 @@ class IndexSelect(Kernel):
 
 
 def _leading_axes(count: int) -> tuple[Any, ...]:
-    """Return an index that selects `count` axes completely."""
+    """Return an index that selects the first `count` axes completely."""
     return (slice(None),) * count
 
 
@@ -187,11 +190,14 @@ class Gather(NumpyKernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether samples stay separate: not along axis 0."""
+        """Whether the selection keeps samples separate: True unless it is along axis 0."""
         return self.axis != 0
 
     def make_per_sample(self, rank: int) -> PerSampleKernel:
-        """Return a kernel that selects along axis 0 of each sample."""
+        """Return a kernel that selects along this axis within each sample.
+
+        `rank` is that of a sample.
+        """
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -208,13 +214,13 @@ class Gather(NumpyKernel):
         return (TensorSpec((*x.shape[:axis], *self.indices.shape, *x.shape[axis + 1 :]), x.dtype),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return (elements of x at `indices` along `axis`,)."""
+        """Return (elements of x at the indices along the axis,)."""
         return (arrays[0].take(self.indices, self.axis),)
 
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Return a compiled selection if `axis` > 0 and one exists for this type, else NumPy's."""
+        """Return a compiled selection; along axis 0 and where none exists, a NumPy function."""
         shape, axis = specs[0].shape, _normalize_axis(self.axis, specs[0])
         along: list[Any] = [None] * len(shape)
         along[axis] = self.indices.reshape(-1)
@@ -232,15 +238,18 @@ class Lookup(NumpyKernel):
     table: np.ndarray
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the table rows, [*x.shape, *row shape], for indices x of a signed integer type."""
+        """Infer the table rows, [*x.shape, *row shape], for indices x.
+
+        Raises SimulatorError unless x is a signed integer.
+        """
         (x,) = specs
         require_signed_integer(x, "Lookup")
         return (TensorSpec((*x.shape, *self.table.shape[1:]), self.table.dtype),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return (table rows at the indices x,); SimulatorError if an index is out of range.
+        """Return (table rows at the indices x,).
 
-        Negative indices are out of range.
+        Raises SimulatorError if an index is negative or beyond the table.
         """
         (x,) = arrays
         is_inside = x.size == 0 or (x.min() >= 0 and x.max() < len(self.table))
@@ -261,17 +270,18 @@ class Split(NumpyKernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether samples stay separate: not along axis 0."""
+        """Whether the split keeps samples separate: True unless it is along axis 0."""
         return self.axis != 0
 
     def make_per_sample(self, rank: int) -> PerSampleKernel:
-        """Return a kernel that splits axis 0 of each sample."""
+        """Return a kernel that splits this axis within each sample; `rank` is that of a sample."""
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer one slice of x per size; SimulatorError if `sizes` do not add up to the axis.
+        """Infer one slice of x per size, of the type of x.
 
-        Sizes may be 0, but not negative.
+        Raises SimulatorError if the sizes do not add up to the axis or one is negative; 0 is
+        allowed.
         """
         (x,) = specs
         axis = _normalize_axis(self.axis, x)
@@ -283,7 +293,7 @@ class Split(NumpyKernel):
         )
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the slices of x along the axis, one per size."""
+        """Return the slices of x along the axis as a tuple, one per size."""
         split_points = np.cumsum([int(n) for n in self.sizes])[:-1]
         slices: list[Any] = np.split(arrays[0], split_points, self.axis)
         return tuple(slices)
@@ -291,9 +301,9 @@ class Split(NumpyKernel):
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Return one compiled copy per slice, or NumPy's split along axis 0 or of empty tensors.
+        """Return a compiled copy per slice.
 
-        An empty slice has no copy.
+        Along axis 0 or with empty tensors, a NumPy function.
         """
         shape, axis = specs[0].shape, _normalize_axis(self.axis, specs[0])
         if axis == 0 or 0 in self.sizes or 0 in shape[1:]:
@@ -318,13 +328,13 @@ class ArgMax(NumpyKernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """False: axis 0 of the result is not a batch."""
+        """False: axis 0 of the result is not a batch but (value, index)."""
         return False
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer (value, index), int32 [2, 1, ...], of the rank of x.
+        """Infer the largest value and its index, int32 [2, 1, ...], of the rank of x.
 
-        Raises SimulatorError unless x is a signed integer and all its other axes have size 1.
+        Raises SimulatorError unless x is a signed integer and all axes but one have size 1.
         """
         (x,) = specs
         require_signed_integer(x, "ArgMax")
@@ -336,7 +346,7 @@ class ArgMax(NumpyKernel):
         return (TensorSpec((2, *[1] * (len(x.shape) - 1)), np.dtype(np.int32)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return (int32 [2, 1, ...],) with the largest integer and its first index."""
+        """Return (int32 [2, 1, ...],) with the largest integer of x and its first index."""
         row = arrays[0].reshape(-1)
         index = int(row.argmax())
         return (np.array([row[index], index], np.int32).reshape(2, *[1] * (arrays[0].ndim - 1)),)

@@ -30,7 +30,10 @@ __all__ = ["LayerNorm"]
 
 
 def _make_inverse_sqrt_table() -> np.ndarray:
-    """Return the exact floor(2^19 / sqrt(t)), at most 32767, for t = 0..1023; t >= 256 is used."""
+    """Return the exact floor(2^19 / sqrt(t)), at most 32767, for t = 0..1023, as int64 [1024].
+
+    Entries from 256 on are used.
+    """
     return np.array([min(32767, math.isqrt((1 << 38) // max(t, 1))) for t in range(1024)], np.int64)
 
 
@@ -128,14 +131,17 @@ class LayerNorm(Kernel):
 
     @staticmethod
     def scale_epsilon(epsilon: float, scale: float, count: int) -> int:
-        """Convert a float epsilon to the field, for rows of `count` elements at `scale`."""
+        """Return eps * scale^2 * count^2, rounded half up, for a float `epsilon`.
+
+        That is the epsilon of the kernel for rows of `count` elements at `scale` integers per unit.
+        """
         return math.floor(epsilon * scale * scale * count * count + 0.5)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x, int8 or int16.
+        """Infer y, of the shape of x and the type of the rescale.
 
-        SimulatorError if x is not int8 or int16, gamma and beta do not have the size of the last
-        `row_axes` axes, `fraction_bits` is not 10 or 15, or `epsilon` is not within 0..2^60-1.
+        Raises SimulatorError if x is not int8 or int16, gamma and beta do not have the size of the
+        last `row_axes` axes, `fraction_bits` is not 10 or 15, or `epsilon` is not within 0..2^60-1.
         """
         (x,) = specs
         require_signed_integer(x, "LayerNorm")
@@ -153,14 +159,14 @@ class LayerNorm(Kernel):
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether samples may be stacked: axis 0 must precede the axes of a row."""
+        """Whether samples may be stacked on axis 0: it must precede the axes of a row."""
         return self.row_axes < len(specs[0].shape) and super().supports_batch(specs, batched)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the rescale form for the largest |n * gamma + beta|.
+        """Return the normalization loop with the rescale form for the largest |n * gamma + beta|.
 
-        Normalized elements n have 16 bits with 10 fractional bits, else 32; SimulatorError if the
-        sums of a row do not fit 62 bits.
+        Normalized elements n have 16 bits with 10 fractional bits, else 32. Raises SimulatorError
+        if the sums of a row do not fit 62 bits.
         """
         count, size = len(self.gamma), max_magnitude(specs[0].dtype)
         require(2 * count * size * 32767 < 1 << 62, f"sums of rows of {count} do not fit 62 bits")

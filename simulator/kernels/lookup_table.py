@@ -22,7 +22,7 @@ __all__ = ["Table", "all_integers"]
 
 
 def all_integers(bits: int) -> np.ndarray:
-    """Return all signed integers of `bits` bits, ascending, int64 [2^bits]: a table's inputs."""
+    """Return all signed integers of `bits` bits, ascending, int64 [2^bits], as table inputs."""
     top = 1 << (bits - 1)
     return np.arange(-top, top, dtype=np.int64)
 
@@ -31,7 +31,7 @@ def all_integers(bits: int) -> np.ndarray:
 def _apply_table(x: Array, values: Array, top: int, out: Array) -> None:
     """Fill flat out with values[x + top], for flat int8 or int16 x.
 
-    values : [2 * top], of the type of out, one entry per integer from -top on.
+    `values` [2 * top], of the type of out, has one entry per integer from -top on.
     """
     for i in range(out.size):
         out[i] = values[np.int64(x[i]) + top]
@@ -54,8 +54,8 @@ class Table(Kernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y, of the shape of x and the type of the table.
 
-        Raises SimulatorError unless x is int8 or int16 and the table has one entry per value of its
-        type.
+        Raises SimulatorError unless x is int8 or int16 and the table has one entry per value of
+        that type.
         """
         (x,) = specs
         is_compatible = (
@@ -67,7 +67,10 @@ class Table(Kernel):
         return (TensorSpec(x.shape, self.values.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the flat loop; every integer of x's type has an entry, so no index is invalid."""
+        """Return the lookup loop over all elements.
+
+        Every integer of x's type has an entry, so no index is invalid.
+        """
         values = np.ascontiguousarray(self.values)
         top = len(values) // 2
         return NativeLoop(_apply_table, (FLAT_IN, values, top, FLAT_OUT))

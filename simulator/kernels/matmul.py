@@ -33,10 +33,10 @@ __all__ = ["MatMul"]
 
 @jit
 def _matmul(x: Array, y: Array, zero: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill out [B, N, P] with rescale(x [B, N, M] @ y [B, M, P]); an x or y of batch 1 serves all.
+    """Fill out [B, N, P] with rescale(x [B, N, M] @ y [B, M, P]), in integers.
 
-    x, y and out are integers. `zero` is any array of the accumulator's type, int32 or int64; its
-    values are not used.
+    An x or y of batch 1 serves all. `zero` is any array of the accumulator's type, int32 or int64;
+    its values are not used.
     """
     acc = np.empty(y.shape[2], zero.dtype)
     for b in range(out.shape[0]):
@@ -66,11 +66,12 @@ def _matmul_simd(
     weight: Array,
     out: Array,
 ) -> None:
-    """Fill out as `_matmul` does, with dot instructions, for x and y of at most 16 bits.
+    """Fill out [B, N, P] with the rescaled product x [B, N, M] @ y [B, M, P], by dot instructions.
 
-    The rows of y [B, M, P] are packed in pairs, like the weights of a convolution. code : address
-    of `_register_tile.write_interleave_ir`'s code. pair, weight : scratch memory for two rows, and
-    for packed y. Other arguments as for `_conv_simd.convolve`.
+    x and y have at most 16 bits; one of batch 1 serves all. The rows of y are packed in pairs, like
+    the weights of a convolution, by the function at address `code`. `pair` and `weight` are scratch
+    memory for two rows, and for packed y; `packed`, `g` and `late` are constants, sizes and
+    deferred rescale form of a 1x1 convolution, `line`, `padded` and `sums` its scratch memory.
     """
     batch, rows, columns = out.shape
     inner, wide = y.shape[1], pair.size // 2
@@ -114,7 +115,7 @@ def _matmul_simd(
 def _make_simd_arguments(
     instructions: InstructionSet, specs: Sequence[TensorSpec], out: TensorSpec, form: RescaleForm
 ) -> tuple[Any, ...]:
-    """Return the arguments of `_matmul_simd` between y and the output.
+    """Return the arguments that `_matmul_simd` takes between y and out.
 
     The loop is that of a 1x1 convolution whose weights are packed from y at run time; `specs` are
     those of x [..., R, K] and y [..., K, O].
@@ -147,7 +148,7 @@ class MatMul(ClampableKernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer x @ y with broadcast leading axes, of the type of the rescale.
+        """Infer the matrix product x @ y with broadcast leading axes, of the type of the rescale.
 
         Raises SimulatorError unless both are signed integers of at least two axes that can be
         multiplied.
@@ -161,9 +162,10 @@ class MatMul(ClampableKernel):
         return (TensorSpec((*batch, x.shape[-2], y.shape[-1]), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; the length of a sum bounds the accumulator.
+        """Return the loop of the matrix product; the length of a sum bounds the accumulator.
 
         Operands with equal leading axes are multiplied as stacks, others are expanded at run time.
+        Raises SimulatorError if sums do not fit 62 bits.
         """
         bound = specs[0].shape[-1] * max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
@@ -184,9 +186,10 @@ class MatMul(ClampableKernel):
     def _build_stacked(
         self, specs: Sequence[TensorSpec], y: TensorSpec, zero: np.ndarray, form: RescaleForm
     ) -> NativeLoop:
-        """Return the loop for operands whose leading axes match, except for the batch.
+        """Return the matrix product loop for operands whose leading axes match but for the batch.
 
-        `y` is the output, `zero` an array of the accumulator's type.
+        `y` is the output, `zero` an array of the accumulator's type. With dot instructions where
+        sums fit 32 bits and operands 16.
         """
         operands = [InputRef(i, (-1, *spec.shape[-2:])) for i, spec in enumerate(specs)]
         target = OutputRef(0, (-1, *y.shape[-2:]))

@@ -31,22 +31,23 @@ class PerSampleKernel(Kernel):
     kernel: Kernel
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the outputs for the inputs of one sample, without the axis of samples."""
+        """Infer the outputs of the inner kernel for one sample, without the axis of samples."""
         return tuple(
             TensorSpec(spec.shape[1:], spec.dtype)
             for spec in self.kernel.infer(*_prepend_sample_axis(specs))
         )
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether the kernel computes samples along the leading axis independently."""
+        """Whether the inner kernel computes samples along the added leading axis independently."""
         return self.kernel.supports_batch(_prepend_sample_axis(specs), batched)
 
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Build the kernel; compiled loops reshape their arrays themselves, others are wrapped.
+        """Build the inner kernel for specs with a sample axis in front, in the plain layout.
 
-        The inner kernel is built for specs with a sample axis in front, in the plain layout.
+        Compiled loops reshape their arrays themselves, other functions are wrapped. `channel_last`
+        is not used.
         """
         built = self.kernel.build(_prepend_sample_axis(specs), False)
         inner, outer = [spec.shape for spec in specs], [spec.shape for spec in self.infer(*specs)]
@@ -58,7 +59,7 @@ class PerSampleKernel(Kernel):
 
 
 def _prepend_sample_axis(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Return the specs with a leading axis of size 1."""
+    """Return `specs` with an additional leading axis of size 1."""
     return [TensorSpec((1, *spec.shape), spec.dtype) for spec in specs]
 
 
@@ -67,7 +68,7 @@ def _wrap_with_sample_axis(
     input_shapes: Sequence[tuple[int, ...]],
     output_shapes: Sequence[tuple[int, ...]],
 ) -> RunFunction:
-    """Return `run` on arrays that are reshaped to have the leading axis of the samples.
+    """Return `run` as a function of arrays without the leading axis of samples that it expects.
 
     `input_shapes` and `output_shapes` are those of one sample.
     """

@@ -80,8 +80,9 @@ def _sum_pool(  # noqa: C901 - one loop nest
 ) -> None:
     """Fill out [N, Ho, Wo, C] with the rescaled sums of the windows of x [N, H, W, C].
 
-    Padding counts as 0. geometry : as for `_max_pool`. zero : any array of the accumulator's type,
-    int32 or int64; its values are not used. rescale : form of the sum -> out.
+    Padding counts as 0. `geometry` is (kh, kw, stride_y, stride_x, top, left, dilation_y,
+    dilation_x). `zero` is any array of the accumulator's type, int32 or int64; its values are not
+    used. `rescale` is the form of the sum -> out.
     """
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
@@ -111,12 +112,12 @@ def _sum_pool(  # noqa: C901 - one loop nest
 
 
 def _window_geometry(window: SlidingWindow) -> tuple[int, ...]:
-    """Return the 8 numbers that the loops need: kernel, strides, pads (top, left), dilations."""
+    """Return kernel, strides, pads (top, left) and dilations of `window` as 8 numbers."""
     return (*window.kernel, *window.strides, *window.pads[:2], *window.dilations)
 
 
 def _check_image(x: TensorSpec, operator: str) -> None:
-    """Raise `SimulatorError`, naming the operator, unless x is an integer image or line."""
+    """Raise `SimulatorError`, naming `operator`, unless x has integers and 3 or 4 axes."""
     require_signed_integer(x, operator)
     require(len(x.shape) in (3, 4), f"{operator} requires [N, C, W] or [N, C, H, W], not {x}")
 
@@ -137,9 +138,9 @@ class MaxPool(Kernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, C, *space] from x, of the same type, with one element per window.
+        """Infer the maxima y [N, C, *space], of the type of x, with one element per window.
 
-        SimulatorError if x is no image or the window does not fit.
+        Raises SimulatorError if x is no integer image or the window does not fit.
         """
         (x,) = specs
         _check_image(x, "MaxPool")
@@ -147,7 +148,7 @@ class MaxPool(Kernel):
         return (TensorSpec((*x.shape[:2], *space), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x; padded elements have the lowest value of its type.
+        """Return the max pooling loop for the size of x; padding has the lowest value of its type.
 
         Input and output are channel-last, whatever `channel_last` says.
         """
@@ -165,7 +166,7 @@ class MaxPool(Kernel):
         )
 
     def _window(self) -> SlidingWindow:
-        """Return the sliding window, with dilations."""
+        """Return the sliding window of the pool, with dilations."""
         return make_window(self.kernel, self.strides, self.pads, self.dilations)
 
 
@@ -194,9 +195,9 @@ class AvgPool(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, C, *space] from x, of the type of `rule`, with one element per window.
+        """Infer the averages y [N, C, *space], of the type of `rule`, with one element per window.
 
-        SimulatorError if x is no image or the window does not fit.
+        Raises SimulatorError if x is no integer image or the window does not fit.
         """
         (x,) = specs
         _check_image(x, "AvgPool")
@@ -204,9 +205,9 @@ class AvgPool(ClampableKernel):
         return (TensorSpec((*x.shape[:2], *space), self.rule.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x; the window area bounds the accumulator.
+        """Return the average pooling loop for the size of x.
 
-        SimulatorError if sums do not fit 62 bits.
+        The window area bounds the accumulator. Raises SimulatorError if sums do not fit 62 bits.
         """
         window = self._window()
         bound = window.kernel[0] * window.kernel[1] * max_magnitude(specs[0].dtype)
@@ -230,7 +231,7 @@ class AvgPool(ClampableKernel):
         )
 
     def _window(self) -> SlidingWindow:
-        """Return the sliding window, without dilations."""
+        """Return the sliding window of the pool, without dilations."""
         return make_window(self.kernel, self.strides, self.pads, None)
 
 

@@ -27,15 +27,15 @@ __all__ = ["Dequant", "Quant"]
 
 @register_inline
 def _clamp_nan_to_zero(x: Any, low: Any, high: Any) -> Any:
-    """Return the float x clamped to [low, high], 0 for nan."""
+    """Return float x clamped to [low, high], and 0 for NaN."""
     return min(max(x, low), high) if x == x else low - low
 
 
 @jit
 def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
-    """Fill flat out with floor(x * scale + 1/2) clamped to [low, high], within int32; NaN gives 0.
+    """Fill flat out with floor(x * scale + 1/2) clamped to [low, high], within int32.
 
-    x : float32, flat. scale : integers per unit. out : integers of at most 32 bits.
+    x is flat float32, and NaN gives 0; `scale` is in integers per unit. Computed in float64.
     """
     for i in range(out.size):
         # not math.floor: its int64 result may overflow
@@ -47,9 +47,10 @@ def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
 def _quant_zero_point(
     x: Array, scale: float, zero: float, low: float, high: float, out: Array
 ) -> None:
-    """Fill flat out with floor(x * scale + 1/2) + zero clamped to [low, high]; nan gives `zero`.
+    """Fill flat out with floor(x * scale + 1/2) + zero, clamped to [low, high].
 
-    x : float32, flat. scale : integers per unit. out : integers of at most 32 bits.
+    x is flat float32, and NaN gives `zero`; `scale` is in integers per unit. out has at most 32
+    bits.
     """
     for i in range(out.size):
         rounded = np.floor(np.float64(x[i]) * scale + 0.5)
@@ -60,7 +61,7 @@ def _quant_zero_point(
 def _quant_wide(x: Array, scale: float, low: float, high: float, out: Array) -> None:
     """Fill flat out with floor(x * scale + 1/2) clamped to [low, high], of up to 64 bits.
 
-    x : float32, flat; NaN gives 0. out : integers.
+    x is flat float32; NaN gives 0.
     """
     for i in range(out.size):
         out[i] = np.int64(_clamp_nan_to_zero(np.floor(np.float64(x[i]) * scale + 0.5), low, high))
@@ -68,10 +69,10 @@ def _quant_wide(x: Array, scale: float, low: float, high: float, out: Array) -> 
 
 @jit
 def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
-    """Fill flat int8 out with floor(x * factor + 1/2), clamped to -128..127; NaN gives 0.
+    """Fill flat int8 out with floor(x * factor + 1/2), clamped to -128..127.
 
-    x : float32, flat. The product is rounded to float32, 1/2 is added in float64, and the sum is
-    rounded to float32 before the floor.
+    NaN gives 0. x is flat float32. The product is rounded to float32, 1/2 is added in float64, and
+    the sum is rounded to float32 before the floor.
     """
     for i in range(out.size):
         rounded = np.floor(np.float32(np.float64(x[i] * factor) + 0.5))
@@ -82,9 +83,9 @@ def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
 def _quant_single(
     x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array
 ) -> None:
-    """Fill flat out with round(x * factor) clamped to low..high, every step in float32.
+    """Fill flat out with round(x * factor) clamped to [low, high], every step in float32.
 
-    x : float32, flat; NaN gives 0. rounding : integer of a `RoundingMode`. out : integers of a type
+    x is flat float32; NaN gives 0. `rounding` is the integer of a `RoundingMode`. out has a type
     that contains low..high.
     """
     for i in range(out.size):
@@ -109,9 +110,9 @@ def _quant_single(
 
 @jit
 def _dequant(x: Array, scale: float, zero: int, out: Array) -> None:
-    """Fill flat float32 out with (x - zero) / scale.
+    """Fill flat float32 out with (x - zero) / scale for flat integers x.
 
-    x : integers, flat. The quotient is computed in float64 and rounded once.
+    The quotient is computed in float64 and rounded once.
     """
     for i in range(out.size):
         out[i] = np.float32((np.int64(x[i]) - zero) / scale)
@@ -151,9 +152,9 @@ class Quant(Kernel):
     zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x: int8 for rule "luna", else of `bits` bits.
+        """Infer y, of the shape of float32 x: int8 for rule "luna", else of `bits` bits.
 
-        SimulatorError unless x is float32 and scale, rounding and zero point suit the rule.
+        Raises SimulatorError unless x is float32 and scale, rounding and zero point suit the rule.
         """
         (x,) = specs
         require(x.dtype == np.float32, f"Quant requires float32, not {x}")
@@ -177,7 +178,7 @@ class Quant(Kernel):
         return (TensorSpec(x.shape, integer_dtype(8 if self.rule == "luna" else self.bits)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop of `rule`, with the range of `bits` and the zero point.
+        """Return the quantization loop of the rule, with the range of `bits` and the zero point.
 
         For "luna" a scale 2^q below 1 becomes the factor that the executor computes, an int32 of 1
         << (q mod 32).
@@ -214,10 +215,13 @@ class Dequant(Kernel):
     zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, float32, of the shape of x; SimulatorError unless x is a signed integer."""
+        """Infer y, float32, of the shape of x.
+
+        Raises SimulatorError unless x is a signed integer.
+        """
         require_signed_integer(specs[0], "Dequant")
         return (TensorSpec(specs[0].shape, np.dtype(np.float32)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the flat loop over all elements."""
+        """Return the dequantization loop over all elements."""
         return NativeLoop(_dequant, (FLAT_IN, float(self.scale), int(self.zero_point), FLAT_OUT))

@@ -25,9 +25,10 @@ __all__ = ["Concat", "Constant", "Reshape", "Transpose"]
 
 @jit
 def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array) -> None:
-    """Copy x [A, S] to S columns of out [N, T], from `first` on; if A < N, the rows of x repeat.
+    """Copy x [A, S] to the S columns of out [N, T] from `first` on.
 
-    x and out are integers. The elements are rescaled unless `rescale` is None.
+    If A < N, the rows of x repeat. x and out are integers. The elements are rescaled unless
+    `rescale` is None.
     """
     size = x.shape[1]
     for row in range(out.shape[0]):
@@ -40,7 +41,7 @@ def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array)
 
 
 def _do_nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Copy an empty input."""
+    """Do nothing: the copy of an empty input of a concatenation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +55,22 @@ class Concat(Kernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether samples stay separate: not along axis 0."""
+        """Whether the concatenation keeps samples separate: True unless it is along axis 0."""
         return self.axis != 0
 
     def make_per_sample(self, rank: int) -> PerSampleKernel:
-        """Return a kernel that concatenates axis 0 of each sample."""
+        """Return a kernel that concatenates along this axis within each sample.
+
+        `rank` is that of a sample.
+        """
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the output; other axes must be equal, except that a batch axis of 1 broadcasts.
+        """Infer the concatenation.
 
-        SimulatorError if ranks or shapes differ, or there is not one rescale of the same width per
-        input.
+        Other axes must be equal, except that axis 0 of size 1 broadcasts. Raises SimulatorError if
+        ranks or shapes differ, inputs are not signed integers, or there is not one rescale of the
+        same width per input.
         """
         require(
             len(specs) == len(self.rescales),
@@ -88,9 +93,10 @@ class Concat(Kernel):
         return (TensorSpec(tuple(shape), dtypes.pop()),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> tuple[RunFunction, ...]:
-        """Return one loop per input; a plain copy if its rescale is the identity.
+        """Return one loop per input of the concatenation.
 
-        An empty input has a loop that does nothing.
+        A plain copy if its rescale is the identity. An empty input has a function that does
+        nothing.
         """
         axis = self._axis(specs[0])
         if channel_last and axis > 0:
@@ -112,7 +118,10 @@ class Concat(Kernel):
         return tuple(loops)
 
     def _axis(self, spec: TensorSpec) -> int:
-        """Return the axis counted from 0; SimulatorError if inputs like `spec` do not have it."""
+        """Return the axis counted from 0.
+
+        Raises SimulatorError if inputs like `spec` do not have it.
+        """
         rank = len(spec.shape)
         require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {spec}")
         return self.axis % rank
@@ -132,10 +141,10 @@ class Reshape(Kernel):
     is_view: ClassVar[bool] = True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y from x, with 0 and -1 in the shape replaced.
+        """Infer y, of the type of x, with 0 and -1 in the shape replaced.
 
-        If samples are independent, the shape is that of one sample (axis 0 is 1) and y keeps the
-        batch; SimulatorError if the shape would mix samples.
+        If `is_per_sample`, the shape is that of one sample (axis 0 is 1) and y keeps the batch.
+        Raises SimulatorError if the shape would mix samples or has another number of elements.
         """
         (x,) = specs
         if not self.is_per_sample or not x.shape:
@@ -145,10 +154,10 @@ class Reshape(Kernel):
         return (TensorSpec((x.shape[0], *target[1:]), x.dtype),)
 
     def _resolve_shape(self, x: TensorSpec, source: tuple[int, ...]) -> tuple[int, ...]:
-        """Return `shape` for an input of shape `source`, with 0 and -1 replaced.
+        """Return the target shape for an input of shape `source`, with 0 and -1 replaced.
 
-        0 copies the size of the same axis of `source`; one -1 takes the remaining elements.
-        SimulatorError if the number of elements differs.
+        0 copies the size of the same axis of `source`; one -1 takes the remaining elements. Raises
+        SimulatorError if the number of elements differs; `x` is for the message.
         """
         target = [int(n) for n in self.shape]
         for axis, size in enumerate(target):
@@ -164,9 +173,10 @@ class Reshape(Kernel):
         return tuple(target)
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether samples may be stacked: always, except for scalars if not `is_per_sample`.
+        """Whether samples may be stacked along axis 0.
 
-        Elements keep their order, so samples stay separate whatever their number of rows.
+        Without `is_per_sample` always, except scalars. Elements keep their order, so samples stay
+        separate whatever their number of rows.
         """
         (x,) = specs
         if self.is_per_sample:
@@ -174,7 +184,7 @@ class Reshape(Kernel):
         return bool(x.shape) and bool(self.infer(x)[0].shape)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a copy of all elements in the same order."""
+        """Return a loop that copies all elements in the same order."""
         return make_copy()
 
 
@@ -186,15 +196,15 @@ class Transpose(Kernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether axis 0 stays first, which keeps samples separate."""
+        """Whether axis 0 stays first in the permutation, which keeps samples separate."""
         return tuple(self.perm[:1]) == (0,)
 
     def make_per_sample(self, rank: int) -> PerSampleKernel:
-        """Return a kernel that permutes the axes of each sample."""
+        """Return a kernel that permutes the axes of each sample; `rank` is not used."""
         return PerSampleKernel(Transpose((0, *(axis + 1 for axis in self.perm))))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y: axis i of y is axis perm[i] of x.
+        """Infer y, of the type of x: axis i of y is axis perm[i] of x.
 
         Raises SimulatorError if perm is no permutation of the axes.
         """
@@ -206,9 +216,9 @@ class Transpose(Kernel):
         return (TensorSpec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a copy of the elements in the order of the new axes.
+        """Return a function that copies the elements in the order of the new axes.
 
-        The copy is compiled if the batch axis stays first.
+        It is compiled if the batch axis stays first, else NumPy's.
         """
         perm = tuple(self.perm)
         shape = specs[0].shape
@@ -230,11 +240,14 @@ class Constant(Kernel):
     array: np.ndarray
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Return the spec of the constant; SimulatorError if there are inputs."""
+        """Return the spec of the constant.
+
+        Raises SimulatorError if there are inputs.
+        """
         if specs:
             raise SimulatorError(f"a constant has no inputs, got {len(specs)}")
         return (TensorSpec(self.array.shape, self.array.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a function that copies the array to the output."""
+        """Return a function that copies the constant to the output."""
         return lambda ins, outs: np.copyto(outs[0], self.array)

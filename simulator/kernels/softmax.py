@@ -58,9 +58,9 @@ _DIVIDE, _FUSED, _NEWTON = 0, 1, 2
 
 
 def make_input_table(ratio: float, bits: int) -> np.ndarray:
-    """Return the Q25 values of all integers of `bits` bits with scale 2^25 / `ratio`.
+    """Return the Q25 values of all integers of `bits` bits, which stand for 2^-25 * `ratio` each.
 
-    The table is int64 [2^bits], in ascending order of the integers.
+    The table is int64 [2^bits], in ascending order of the integers, saturated to 32 bits.
     """
     top = 1 << (bits - 1)
     return Rescale.from_ratio(ratio, 32)(np.arange(-top, top))
@@ -68,9 +68,10 @@ def make_input_table(ratio: float, bits: int) -> np.ndarray:
 
 @register_inline
 def _exp_q23(d: Any, fused: Any) -> Any:
-    """Return e^d in Q23 for d <= 0 in Q25; `fused` rounds the last two steps once.
+    """Return e^d in Q23 for d <= 0 in Q25.
 
-    A polynomial gives 2^f, which is shifted by the whole part of d * log2(e).
+    A polynomial gives 2^f, which is shifted by the whole part of d * log2(e). `fused` rounds the
+    last step of the polynomial and the shift once.
     """
     t = round_shift_right(d * LOG2_E, 31)
     exponent, f = (t >> 23) + 1, (t & 0x7FFFFF) - 0x800000
@@ -86,9 +87,9 @@ def _exp_q23(d: Any, fused: Any) -> Any:
 
 @register_inline
 def _newton_reciprocal(total: Any) -> Any:
-    """Approximate 2^31 / total: `total` is scaled to [1/2, 1) in Q23, then two Newton steps.
+    """Approximate 2^31 / total for a positive int64 `total`, by two Newton steps.
 
-    `total` is a positive int64, and so is the result.
+    `total` is scaled to [1/2, 1) in Q23 first. Returns a positive int64.
     """
     bits = 0
     while total >> bits:
@@ -103,11 +104,11 @@ def _newton_reciprocal(total: Any) -> Any:
 
 @register_inline
 def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
-    """Fill d and e of one row x, and return the sum of e, saturated to 32 bits.
+    """Fill d and e of one softmax row x [T]; return the sum of e, saturated to 32 bits.
 
-    x : integers [T]. entry : int64 [256] or [65536], the Q25 value of every integer from the
-    smallest on. d : int64 [T], value minus the row's largest, Q25. e : int64 [T], e^d in Q23.
-    `fused` as for `_exp_q23`.
+    x are integers; `entry` is int64 [256] or [65536], the Q25 value of every integer from the
+    smallest on. d, int64 [T], is the value minus the row's largest, Q25; e, int64 [T], is e^d in
+    Q23. `fused` rounds the exponential once less.
     """
     offset = entry.size // 2
     top = entry[np.int64(x[0]) + offset]
@@ -125,9 +126,9 @@ def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) ->
 def _softmax(x: Array, entry: Array, mode: int, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, T] with the softmax of the rows of x [R, T].
 
-    out = rescale((2 * floor(2^52 / total) * e) >> 38), with e and total of `_exponentiate_row`;
-    mode 2 multiplies e by `_newton_reciprocal` of total instead, and shifts by 31. Modes 0 and 1
-    differ in the rounding of e only.
+    With e and their sum in Q23: out = rescale((2 * floor(2^52 / sum) * e) >> 38); mode 2 multiplies
+    e by a Newton reciprocal of the sum instead, and shifts by 31. Modes 0 and 1 differ in the
+    rounding of e only.
 
     Parameters
     ----------
@@ -163,9 +164,10 @@ def _log_softmax(
 ) -> None:
     """Fill out [R, T] with the logarithm of the softmax of the rows of x [R, T].
 
-    out = rescale((d - ln(total)) >> 1), with d and total of `_exponentiate_row` and the difference
-    in Q16. fused : whether the division mode is "fused". logs : int64 [512], ln of 512/512 to
-    1023/512 in Q16. Other arguments as for `_softmax`.
+    out = rescale((d - ln(sum of e^d)) >> 1), with d, the value minus the row's largest, in Q16. x
+    are integers of 8 or 16 bits, `entry` the int64 Q25 value of every input integer. `fused` says
+    whether the division mode is "fused". `logs` is int64 [512], ln of 512/512 to 1023/512 in Q16.
+    `rescale` converts Q15 -> output.
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
@@ -180,7 +182,7 @@ def _log_softmax(
 
 @register_inline
 def _shift_right_floor(v: Any, s: Any) -> Any:
-    """Return `v` shifted right by `s` bits, rounded down; a negative `s` shifts left."""
+    """Return integer `v` shifted right by `s` bits, rounded down; a negative `s` shifts left."""
     return v >> s if s >= 0 else v << -s
 
 
@@ -212,9 +214,10 @@ class _RowKernel(Kernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x; SimulatorError for an invalid table, axis or division mode.
+        """Infer y, of the shape of x and the type of the rescale.
 
-        The table has an entry per value of the type of x, int8 or int16.
+        Raises SimulatorError for x that is not int8 or int16, a table without one entry per value
+        of that type, an axis that x lacks, or an unknown division mode.
         """
         (x,) = specs
         require_signed_integer(x, type(self).__name__)
@@ -232,16 +235,16 @@ class _RowKernel(Kernel):
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether samples may be stacked: axis 0 must precede the axes of a row."""
+        """Whether samples may be stacked along axis 0: it must precede the axes of a row."""
         rank = len(specs[0].shape)
         if not rank or self.axis % rank == 0:
             return False
         return super().supports_batch(specs, batched)
 
     def _build_row_loop(self, spec: TensorSpec, function: Any, *constants: Any) -> RunFunction:
-        """Apply the jitted `function(x [R, T], *constants, out [R, T])` to the rows of x.
+        """Build the loop that applies a jitted function(x [R, T], *constants, out [R, T]) to rows.
 
-        A row is the axis with `single_axis` (moved to the end and back), else all axes from it on.
+        A row is one axis with `single_axis` (moved to the end and back), else all axes from it on.
         """
         rank = len(spec.shape)
         if not self.single_axis or self.axis % rank == rank - 1:
@@ -264,7 +267,7 @@ class Softmax(_RowKernel):
     """Softmax of each row: exponentials divided by their sum."""
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop over rows, in the division mode of the kernel."""
+        """Return the softmax loop over rows, in the division mode of the kernel."""
         form, mode = self.rescale.compile_for_bound(1 << 31), _DIVISION_MODES[self.division_mode]
         entry = np.ascontiguousarray(self.input_table, np.int64)
         return self._build_row_loop(specs[0], _softmax, entry, mode, form)
@@ -275,7 +278,7 @@ class LogSoftmax(_RowKernel):
     """Logarithm of the softmax of each row; no division mode "newton"."""
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop over rows, with its table of logarithms (512 entries, Q16).
+        """Return the log-softmax loop over rows, with its table of logarithms (512 entries, Q16).
 
         Raises SimulatorError for division mode "newton".
         """

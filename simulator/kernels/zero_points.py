@@ -31,20 +31,23 @@ class ZeroPointKernel(Kernel):
 
     @property
     def layout(self) -> str:  # type: ignore[override]
-        """Layout of the kernel."""
+        """Layout of the arrays that the inner kernel computes on."""
         return self.kernel.layout
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether axis 0 is only a batch axis for the kernel."""
+        """Whether axis 0 is only a batch axis for the inner kernel."""
         return self.kernel.is_per_sample
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the outputs of the kernel for the differences."""
+        """Infer the outputs of the inner kernel for the inputs minus their zero points.
+
+        Raises SimulatorError if an input with a zero point other than 0 is not int8.
+        """
         return self.kernel.infer(*self._difference_specs(specs))
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a function that subtracts the zero points, then runs the kernel's loops.
+        """Return a function that subtracts the zero points, then runs the inner kernel's loops.
 
         Inputs with a zero point other than 0 become int16; the kernel is built for that type.
         """
@@ -63,14 +66,18 @@ class ZeroPointKernel(Kernel):
         return run
 
     def fuse(self, consumer: Kernel) -> Kernel | None:
-        """Return this kernel with `consumer` fused in, or None if the inner one cannot do that."""
+        """Return this kernel with `consumer` fused into the inner one.
+
+        None if that cannot do it.
+        """
         kernel = self.kernel.fuse(consumer)
         return None if kernel is None else replace(self, kernel=kernel)
 
     def _difference_specs(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
         """Return the specs of the inputs minus their zero points: int16 unless the zero point is 0.
 
-        SimulatorError if an input with another zero point is not int8.
+        Raises SimulatorError if an input with another zero point is not int8, or their number
+        differs.
         """
         require(
             len(specs) == len(self.zero_points),
@@ -87,5 +94,8 @@ class ZeroPointKernel(Kernel):
 
 
 def subtract_zero_points(kernel: Kernel, *zeros: int) -> Kernel:
-    """Return `kernel` for inputs minus their zero points; `kernel` itself if all are 0."""
+    """Return a kernel that subtracts `zeros`, one per input, and then applies `kernel`.
+
+    `kernel` itself if all are 0.
+    """
     return ZeroPointKernel(kernel, zeros) if any(zeros) else kernel

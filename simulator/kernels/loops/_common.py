@@ -33,7 +33,7 @@ class ClampableKernel(Kernel):
     clip_bounds: tuple[int, int] | None
 
     def fuse(self, consumer: Kernel) -> Kernel | None:
-        """Fuse a Relu or Clip: return this kernel with narrower `clip_bounds`.
+        """Return this kernel with a following Relu or Clip fused in, as narrower `clip_bounds`.
 
         Returns None for any other consumer.
         """
@@ -47,17 +47,20 @@ class ClampableKernel(Kernel):
 
 
 def require_signed_integer(spec: TensorSpec, operator: str) -> None:
-    """Raise `SimulatorError`, naming the operator, unless a tensor has signed integers."""
+    """Raise `SimulatorError`, naming `operator`, unless a tensor of `spec` has signed integers."""
     require(spec.dtype.kind == "i", f"{operator} requires signed integers, not {spec}")
 
 
 def max_magnitude(dtype: np.dtype) -> int:
-    """Return the largest |value| of a signed integer type, 2^(bits-1)."""
+    """Return the largest |value| of signed integer type `dtype`, 2^(bits-1)."""
     return 1 << (8 * dtype.itemsize - 1)
 
 
 def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """Return the shape that the inputs broadcast to; SimulatorError if they do not."""
+    """Return the shape that tensors of `specs` broadcast to.
+
+    Raises SimulatorError if they do not broadcast.
+    """
     try:
         return np.broadcast_shapes(*(spec.shape for spec in specs))
     except ValueError:
@@ -65,7 +68,10 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
 
 
 def broadcast_flat(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return `x` broadcast to `shape`, flat, contiguous and writeable for compiled loops."""
+    """Return `x` broadcast to `shape`, flat, contiguous and writeable for compiled loops.
+
+    A copy where that is needed.
+    """
     expanded = x if x.shape == shape else np.broadcast_to(x, shape)
     return np.require(expanded, requirements=("C", "W")).reshape(-1)
 
@@ -81,7 +87,10 @@ def channel_last_shape(x: TensorSpec) -> tuple[int, ...]:
 
 
 def to_channel_last_image(x: np.ndarray) -> np.ndarray:
-    """Reshape a channel-last array [N, W, C] or [N, H, W, C] to [N, H, W, C]."""
+    """Return a view of channel-last [N, W, C] as [N, 1, W, C].
+
+    [N, H, W, C] is returned unchanged.
+    """
     return x if x.ndim == 4 else x[:, None]
 
 
@@ -112,8 +121,8 @@ class SlidingWindow:
         """Return the number of windows along each spatial axis of sizes `space`.
 
         With `ceil_mode` the last window may extend beyond the padded image, but must not start
-        after the end of the image. SimulatorError if `space` has not `spatial_rank` axes, or no
-        window fits.
+        after the end of the image. Raises SimulatorError if `space` has not `spatial_rank` axes, or
+        no window fits.
         """
         require(
             len(space) == self.spatial_rank,

@@ -29,8 +29,9 @@ def convolve_dense(  # noqa: C901 - one loop nest
     """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O].
 
     x and out are integers; elements of x outside the image count as 0. weight and bias [O] have the
-    type of the accumulator, int32 or int64. geometry : (stride_y, stride_x, top, left, dilation_y,
-    dilation_x), with the pads top and left. rescale : form of accumulator -> out.
+    type of the accumulator, int32 or int64. `geometry` is (stride_y, stride_x, top, left,
+    dilation_y, dilation_x), with the pads top and left. `rescale` is the form of accumulator ->
+    out.
     """
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, _ = x.shape
@@ -73,7 +74,10 @@ def convolve_depthwise(  # noqa: C901 - one loop nest
 ) -> None:
     """Convolve x [N, H, W, C] per channel with weight [kh, kw, C] into out [N, Ho, Wo, C].
 
-    Arguments as for `convolve_dense`.
+    x and out are integers; elements of x outside the image count as 0. weight and bias [C] have the
+    type of the accumulator, int32 or int64. `geometry` is (stride_y, stride_x, top, left,
+    dilation_y, dilation_x), with the pads top and left. `rescale` is the form of accumulator ->
+    out.
     """
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape

@@ -59,7 +59,10 @@ _OPERAND_TYPES = {
 
 
 def active_instruction_set() -> InstructionSet | None:
-    """Return the instruction set in use, or None for the scalar loops."""
+    """Return the instruction set of vector loops; None for the scalar loops or with JIT disabled.
+
+    Raises SimulatorError for an invalid LINGERONNX_SIMD.
+    """
     return None if config.DISABLE_JIT else get_instruction_set()
 
 
@@ -105,9 +108,9 @@ class PackedConv(NamedTuple):
 
 
 def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None = None) -> bool:
-    """Whether all partial sums of "quads" fit int32, for int8 weights [O, ...] and int64 bias [O].
+    """Whether all partial sums with offset inputs fit int32, for int8 weights [O, ...].
 
-    The activations are x + 128, and the bias compensates for the offset.
+    Inputs are x + 128, and the int64 bias [O] compensates for the offset. `row` is not used.
     """
     wide = weight.reshape(len(weight), -1).astype(np.int64)
     shifted = bias - 128 * wide.sum(axis=1)
@@ -115,9 +118,10 @@ def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None 
 
 
 def _make_tile_form(form: RescaleForm, bits: int) -> tuple[str, tuple[int, ...]]:
-    """Return (name, values) of a rescale form as the tile supports it, for outputs of `bits` bits.
+    """Return (name, six values) of a rescale form as the register tile supports it.
 
-    The name is "sums", with values of 0, if the tile cannot compute the form.
+    "shift" or "scale" for results of up to 32 `bits`; "sums", with values of 0, if the tile cannot
+    compute the form, so that it returns the accumulators.
     """
     if bits <= 32 and isinstance(form, ShiftForm):
         return "shift", (0, 0, int(form.half), int(form.shift), int(form.low), int(form.high))
@@ -302,10 +306,11 @@ def _tap_byte_offsets(
     pixel: int,
     spread: InterleavePlan | None,
 ) -> np.ndarray:
-    """Return the byte offset of every dword of a window, int32.
+    """Return the byte offset of every dword of a window in the padded image, int32.
 
-    counts : runs and dwords per run, see `_order_weights_by_tap`. line, pixel : bytes of a row and
-    of a pixel in the padded image. spread : plan of a depthwise convolution.
+    `counts` are (contiguous runs in a window, dwords per run), `line` and `pixel` the bytes of a
+    row and of a pixel in the padded image. `spread` is the plan of a depthwise convolution, else
+    None.
     """
     runs, dwords = counts
     if spread is not None:
@@ -321,16 +326,16 @@ def _tap_byte_offsets(
 
 @_numba_intrinsic
 def call_code(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """Call the machine code at an address with a tuple of int64: an intrinsic of kernels.
+    """Call the machine code at `address` with a tuple of int64 as its arguments, in kernels.
 
-    address : int64. arguments : tuple of int64, one per argument of the code, which returns
-    nothing. Numba calls this definition, which returns the signature and the code generator.
+    The code returns nothing. Numba calls this intrinsic, which returns the signature and the code
+    generator.
     """
     from numba import types
     from numba.core import cgutils
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        """Emit the call, with the members of the tuple as arguments."""
+        """Emit the call of the code at the address, with the members of the tuple as arguments."""
         address_, arguments_ = args
         values = cgutils.unpack_tuple(builder, arguments_, arguments.count)
         kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
@@ -342,26 +347,27 @@ def call_code(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 @register_inline
 def array_address(x: Any) -> Any:
-    """Return the address of an array's elements as int64.
+    """Return the address of the elements of `x` as int64.
 
-    Numba adds NumPy's unsigned address and a signed offset in float64.
+    Needed because Numba adds NumPy's unsigned address and a signed offset in float64.
     """
     return np.int64(x.ctypes.data)
 
 
 def run_record(words: Any) -> None:
-    """Run a nested loop by its record `words`, see `native.NestedLoop`.
+    """Run a nested loop by its record `words`, an int64 array.
 
-    Uncompiled, `words` is a function without arguments.
+    Uncompiled, `words` is a function without arguments, which is called.
     """
     words()
 
 
 @overload(run_record)
 def _overload_run_record(words: Any) -> Any:
-    """Implement `run_record` in compiled code: word 1 is called with the record's address."""
+    """Return the compiled implementation of `run_record`."""
 
     def implementation(words: Any) -> None:
+        """Call the code at the address in word 1 with the address of the record."""
         call_code(words[1], (array_address(words),))
 
     return implementation
@@ -369,7 +375,7 @@ def _overload_run_record(words: Any) -> Any:
 
 @jit
 def _copy_xor(x: Array, flip: int, out: Array) -> None:
-    """Copy flat x XOR `flip` to flat out."""
+    """Copy flat integers x, each XOR `flip`, to flat out."""
     for i in range(out.size):
         out[i] = x[i] ^ flip
 
@@ -555,9 +561,9 @@ def _rescale_sums(
     pixels: int,
     count: int,
 ) -> None:
-    """Rescale the first `count` of the lanes of each pixel's sums into flat out.
+    """Rescale the first `count` of the lanes of each pixel's sums into flat `out`.
 
-    sums : int32, flat, of shape [pixels, lanes]. Pixel p is written to out[first + p * step] and
+    `sums` is int32, flat, of shape [pixels, lanes]. Pixel p is written to out[first + p * step] and
     the following elements.
     """
     for p in range(pixels):

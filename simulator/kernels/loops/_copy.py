@@ -59,9 +59,9 @@ def _copy_strided(x: Array, first: int, steps: tuple[int, ...], out: Array) -> N
 
 @jit
 def _copy_indexed(x: Array, index: Array, fill: Any, out: Array) -> None:
-    """Fill out [N, T] with x[n, index[t]] for x [N, S], or `fill` where index[t] < 0.
+    """Fill out [N, T] with x[n, index[t]] for x [N, S], or with `fill` where index[t] < 0.
 
-    index : int32 [T]. x, fill and out have the same type.
+    index is int32 [T]; x, fill and out have the same type.
     """
     for n in range(out.shape[0]):
         source, target = x[n], out[n]
@@ -71,7 +71,7 @@ def _copy_indexed(x: Array, index: Array, fill: Any, out: Array) -> None:
 
 @jit
 def _copy(x: Array, out: Array) -> None:
-    """Copy flat x to flat out."""
+    """Copy flat x to flat out, element by element."""
     for i in range(out.size):
         out[i] = x[i]
 
@@ -84,7 +84,7 @@ def fill_flat(x: Array, value: int) -> None:
 
 
 def make_copy() -> NativeLoop:
-    """Return a loop that copies the input to the output, element by element."""
+    """Return a loop that copies input 0 to output 0, element by element."""
     return NativeLoop(_copy, (FLAT_IN, FLAT_OUT))
 
 
@@ -155,9 +155,10 @@ def physical_shape(spec: TensorSpec, channel_last: bool) -> tuple[int, ...]:
 
 
 def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
-    """Return `shape`, an operand of an operation of rank `rank`, with four axes; None for more.
+    """Return `shape` with four axes, for an operand of an operation of rank `rank`; None above 4.
 
-    The first axis follows the batch. Leading axes of size 1 are added.
+    Leading axes of size 1 are added to an operand of lower rank; otherwise axis 0 becomes -1, the
+    batch, followed by axes of size 1.
     """
     if rank > 4:
         return None
@@ -170,8 +171,8 @@ def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
 def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> Array:
     """Return x [A, B, C, D] broadcast to `shape`, flat: x itself, or expanded into `scratch`.
 
-    Axes of x have the size in `shape` (4 numbers) or 1. scratch : flat, of the type of x, with at
-    least as many elements as the result if x must be expanded; overwritten then.
+    Axes of x have the size in `shape` (4 numbers) or 1. `scratch` is flat, of the type of x, with
+    at least as many elements as the result if x must be expanded; overwritten then.
     """
     a, b, c, d = shape
     if x.size == a * b * c * d:
@@ -194,10 +195,9 @@ def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> 
 def make_broadcast_arguments(
     specs: Sequence[TensorSpec], out: TensorSpec, channel_last: bool
 ) -> tuple[Any, ...] | None:
-    """Return the arguments (x, y, scratch_x, scratch_y, out) of a loop over two operands.
+    """Return (x, y, scratch_x, scratch_y, out) for a loop over two operands that broadcast.
 
-    The loop calls `broadcast_into_scratch`. The result is None if the output has more than four
-    axes.
+    They are placeholders for arrays of four axes. None if the output has more than four axes.
     """
     rank = len(out.shape)
     x_shape, y_shape, out_shape = (

@@ -111,7 +111,7 @@ def choose_tile_size(instructions: InstructionSet, outputs: int, pixels: int) ->
 
 
 def write_tile_ir(instructions: InstructionSet, shape: TileShape) -> str:
-    """Write the LLVM module whose function `FUNCTION_NAME` computes tiles of one shape."""
+    """Return the LLVM module, as text, whose function "tile" computes tiles of one shape."""
     writer = TileIrWriter(instructions, ARGUMENTS, shape)
     writer.emit_function()
     return str(writer.module)
@@ -189,7 +189,7 @@ class TileIrWriter:
     def __init__(
         self, instructions: InstructionSet, names: Sequence[str], shape: TileShape | None = None
     ) -> None:
-        """Start an LLVM function FUNCTION_NAME whose 64-bit integer arguments have `names`.
+        """Start an LLVM function whose 64-bit integer arguments have `names`.
 
         `shape` is the tile; None for a function that is not a tile.
         """
@@ -205,7 +205,7 @@ class TileIrWriter:
         self.vector = ir.VectorType(DWORD, instructions.lanes)
 
     def emit_function(self) -> None:
-        """Emit the loop over the pixels, P at a time: bias, products, then stores.
+        """Emit the tile's loop over the pixels, P at a time: bias, products, then stores.
 
         P is the number of pixels of the tile; each has as many vectors of sums as the tile.
         """
@@ -252,7 +252,7 @@ class TileIrWriter:
                     self.b.store(self._emit_dot(self.b.load(total), x, weights[v]), total)
 
     def _emit_dot(self, total: Any, x: Any, w: Any) -> Any:
-        """Return total plus the sums of products of the dwords of x and w, lane by lane.
+        """Emit total plus the sums of products of the dwords of x and w, lane by lane; return it.
 
         A dword has four bytes, or two words if the operands are "pairs".
         """
@@ -266,10 +266,10 @@ class TileIrWriter:
         return self.b.call(dot, [total, self.b.bitcast(x, operand), self.b.bitcast(w, operand)])
 
     def _emit_pairs_dot(self, total: Any, x: Any, w: Any) -> Any:
-        """Return total plus the products of the pairs of words in the dwords of x and w.
+        """Emit total plus the products of the pairs of words in the dwords of x and w; return it.
 
-        It takes two multiplications if the target splits word products, else by its dot intrinsic,
-        else by a sequence of instructions that LLVM recognizes.
+        It takes two multiplications if the target splits word products, else its dot intrinsic,
+        else a sequence of instructions that LLVM recognizes.
         """
         b, lanes = self.b, self.target.lanes
         if self.target.splits_word_products:
@@ -293,12 +293,12 @@ class TileIrWriter:
         return b.add(total, b.add(even, odd))
 
     def _extract_words(self, x: Any, left: bool = False) -> Any:
-        """Return the sign-extended upper word of every dword; with `left` the lower word."""
+        """Emit the sign-extended upper word of every dword of x; with `left` the lower word."""
         sixteen = self.splat(ir.Constant(DWORD, 16))
         return self.b.ashr(self.b.shl(x, sixteen) if left else x, sixteen)
 
     def _emit_stores(self, first: Any, sums: list[list[Any]]) -> None:
-        """Rescale and store the pixels that exist, without the lanes beyond `count`.
+        """Emit the rescale and the stores of the pixels that exist, without lanes beyond `count`.
 
         `first` is the index of the first of the P pixels, `sums` [P][V] their accumulators.
         """
@@ -338,7 +338,7 @@ class TileIrWriter:
                             self.b.call(call, [value, address, ir.Constant(DWORD, 1), mask])
 
     def _splat_form(self) -> dict[str, Any]:
-        """Return the arguments of the rescale form by name, broadcast to all lanes.
+        """Emit the arguments of the rescale form, broadcast to all lanes; return them by name.
 
         Empty for the form "sums". Lanes have 32 bits for "shift", and for limit and multiplier of
         "scale"; 64 bits for its others.
@@ -358,7 +358,7 @@ class TileIrWriter:
         return constants
 
     def _emit_rescale(self, total: Any, c: dict[str, Any]) -> Any:
-        """Return the outputs of a vector of sums; `c` is the result of `_splat_form`.
+        """Emit the outputs of a vector of sums; `c` has the arguments of the rescale form by name.
 
         The form "sums" returns the sums, "shift" works in 32-bit lanes, "scale" multiplies in
         64-bit ones. The outputs have the tile's bits.
@@ -379,7 +379,7 @@ class TileIrWriter:
         return self.b.trunc(total, kind)
 
     def clamp(self, value: Any, low: Any, high: Any) -> Any:
-        """Return min(max(value, low), high)."""
+        """Emit min(max(value, low), high) of signed vectors and return it."""
         value = self.b.select(self.b.icmp_signed(">", value, low), value, low)
         return self.b.select(self.b.icmp_signed("<", value, high), value, high)
 
@@ -387,7 +387,7 @@ class TileIrWriter:
 
     @contextmanager
     def loop(self, count: Any, step: int) -> Iterator[Any]:
-        """Emit a loop over 0, step, .. < count whose body is written in the context.
+        """Emit a loop over 0, step, .. < count whose body is written while the context is open.
 
         Yields the loop index.
         """
@@ -411,21 +411,21 @@ class TileIrWriter:
         return ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
     def add_offset(self, address: Any, offset: int) -> Any:
-        """Return address + offset, a constant number of bytes."""
+        """Emit address + offset, a constant number of bytes; `address` itself for offset 0."""
         return self.b.add(address, ir.Constant(INDEX, offset)) if offset else address
 
     def element_address(self, address: Any, index: Any, size: int) -> Any:
-        """Return address + index * size."""
+        """Emit address + index * size, the address of an element of `size` bytes."""
         return self.b.add(address, self.b.mul(index, ir.Constant(INDEX, size)))
 
     def load(self, address: Any, kind: Any) -> Any:
-        """Load a value of type `kind` from an unaligned address."""
+        """Emit the load of a value of type `kind` from an unaligned address; return the value."""
         value = self.b.load(self.b.inttoptr(address, kind.as_pointer()))
         value.align = 1
         return value
 
     def splat(self, value: Any) -> Any:
-        """Return a vector with `value` in every lane."""
+        """Emit a vector with `value` in every lane; return it."""
         kind = ir.VectorType(value.type, self.target.lanes)
         undefined = ir.Constant(kind, ir.Undefined)
         first = self.b.insert_element(undefined, value, ir.Constant(DWORD, 0))

@@ -98,7 +98,7 @@ def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
 
 
 def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | None:
-    """Return the table of the vector code, or None if neither formula of the module applies.
+    """Return the table of the vector code for a piecewise function, or None if it is not supported.
 
     It is int64: borders, slopes, biases, shifts and biases for x < 0 of the segments, then the
     smallest x, `turn`, `up`, the rounding term and `total`. It is None if the result would be
@@ -129,17 +129,18 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
 def evaluate_curve_rows(curve: Curve, x: Array, first: int, width: int, out: Array) -> None:
     """Evaluate a function on columns of int32 x [R, S] into the same columns of int32 out.
 
-    These are first..first+width-1. Up to one vector more than `width` is read and written in every
-    row, so rows need spare elements at their end.
+    These are `width` columns from `first` on. Up to one vector more than that is read and written
+    in every row, so rows need spare elements at their end.
     """
     _evaluate_scalar(curve, x, first, width, out)
 
 
 @register_inline
 def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
-    """Evaluate a `ScalarCurve` on columns first..first+width-1 of int32 x [R, S] into those of out.
+    """Evaluate a `ScalarCurve` on some columns of int32 x [R, S] into the same columns of out.
 
-    The values are shifted right by `after` bits with rounding, see `evaluate_curve_rows`.
+    These are `width` columns from `first` on. The values are shifted right by `after` bits of the
+    curve, rounded half up.
     """
     for r in range(len(x)):
         source, target = x[r], out[r]
@@ -149,9 +150,9 @@ def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 
 @register_inline
 def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
-    """Evaluate a `VectorCurve` by its machine code; x, out : int32 [R, S].
+    """Evaluate a `VectorCurve` by its machine code, for int32 x and out [R, S].
 
-    Columns first..first+width-1 of out are filled from those of x. Up to one vector more is read
+    `width` columns of out from `first` on are filled from those of x. Up to one vector more is read
     and written in every row.
     """
     source, target = (
@@ -166,10 +167,11 @@ def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 
 @overload(evaluate_curve_rows)
 def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, out: Any) -> Any:
-    """Implement `evaluate_curve_rows` in compiled code, by the class of the curve."""
+    """Return the compiled implementation of `evaluate_curve_rows` for the class of the curve."""
     form = _evaluate_vector if curve.instance_class is VectorCurve else _evaluate_scalar
 
     def implementation(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
+        """Evaluate `curve` on `width` columns of x from `first` on into those of out."""
         form(curve, x, first, width, out)
 
     return implementation
@@ -202,12 +204,12 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
     b, a, lanes = writer.b, writer.arguments, instructions.lanes
 
     def load_splat(index: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
-        """Load an entry of the table into all lanes."""
+        """Emit the load of entry `index` of the table into all lanes, as type `kind`; return it."""
         value = writer.load(writer.add_offset(a["table"], 8 * index), _register_tile.INDEX)
         return writer.splat(value if kind is _register_tile.INDEX else b.trunc(value, kind))
 
     def constant(value: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
-        """Return a vector constant with `value` in every lane."""
+        """Return a vector constant of `kind` with `value` in every lane."""
         return ir.Constant(ir.VectorType(kind, lanes), [value] * lanes)
 
     zero, sum_type = constant(0), _register_tile.INDEX if wide else _register_tile.DWORD

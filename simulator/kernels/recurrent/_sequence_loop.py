@@ -40,9 +40,10 @@ VECTOR_PADDING = 16
 
 @register_inline
 def step_time(step: Any, length: Any, forward: Any) -> Any:
-    """Return the time index of a step of a sample with `length` steps.
+    """Return the time index of step `step` of a sample with `length` steps.
 
-    For steps from `length` on the result is an arbitrary valid index.
+    `step` itself forward, else counted from the last step back. For steps from `length` on the
+    result is an arbitrary valid index.
     """
     return max(min(step, length - 1) if forward else length - 1 - step, 0)
 
@@ -69,13 +70,11 @@ class SequenceMemory(NamedTuple):
 
 @register_inline
 def unpack_step(memory: Any) -> Any:
-    """Return the arrays (a, h, c, lengths, step) of the current step, for a cell's rule.
+    """Return (a, h, c, lengths, step) of the current step, as views of the loop's `memory`.
 
-    The arrays are views of `memory`, a `SequenceMemory` for N samples.
-
-    a : int32 [N, G*H], gate sums of the inputs. h [N, H] in y's type and c int32 [N, H] : states,
-    which the rule updates in place for the samples with step < lengths. lengths : [N]. step : index
-    of the step.
+    For a group of N samples: `a` is int32 [N, G*H], gate sums of the inputs; `h` [N, H] in y's type
+    and `c` int32 [N, H] are states, which the rule updates in place for the samples with step <
+    lengths; `lengths` is [N], `step` the index of the step.
     """
     count, step, first = memory.now[0], memory.now[1], memory.now[2]
     units, gates = memory.h.size // _SAMPLES_PER_GROUP, memory.sums.size // _ROWS_PER_PRODUCT
@@ -96,10 +95,11 @@ def _initialize_states(
     h0: Array,
     c0: Array,
 ) -> tuple[Array, Array, Array, int]:
-    """Initialize the states of `count` samples from sample `first` on, see `run_sequence`.
+    """Initialize the states of `count` samples from sample `first` on, in `memory`.
 
-    Returns views of `memory`: h and c [count, units] and lengths [count], limited to 0..times; and
-    the longest of the lengths.
+    `lengths`, `h0` and `c0` have one row per sample or one for all; empty ones give `times`, 0 and
+    0. Returns views of `memory`: h and c [count, units] and lengths [count], limited to 0..times;
+    and the longest of the lengths.
     """
     h = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count]
     c = memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
@@ -133,7 +133,7 @@ def run_sequence(
     last_state: Array,
     last_cell: Array,
 ) -> None:
-    """Compute all steps of a layer.
+    """Compute all steps of a recurrent layer for all samples, in groups.
 
     Parameters
     ----------
@@ -195,9 +195,9 @@ def run_sequence(
 
 @jit
 def _read_step_input(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
-    """Copy the elements of sample n at time t of x to flat `out`.
+    """Copy the elements of sample n at time t of x to flat `out` [I].
 
-    x : [N, T, I], or [T, N, I] if `time_first`. out : [I], of the type of x, filled.
+    x is [N, T, I], or [T, N, I] if `time_first`; both have one type.
     """
     row, line = (t, n) if time_first else (n, t)
     for u in range(out.size):
@@ -206,9 +206,9 @@ def _read_step_input(x: Array, n: int, t: int, time_first: bool, out: Array) -> 
 
 @jit
 def _write_step_output(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
-    """Copy flat x to the elements of sample n at time t of `out`.
+    """Copy flat x [H] to the elements of sample n at time t of `out`.
 
-    x : [H]. out : [N, T, H], or [T, N, H] if `time_first`, of the type of x.
+    out is [N, T, H], or [T, N, H] if `time_first`; both have one type.
     """
     row, line = (t, n) if time_first else (n, t)
     for u in range(x.size):
@@ -228,11 +228,11 @@ def _write_final_states(  # noqa: C901 - three short loops
     last_state: Array,
     last_cell: Array,
 ) -> None:
-    """Write the final states and cells, and zeros in y from each sample's length on.
+    """Write the final states and cells of a group, and zeros in y beyond each sample's length.
 
-    Arguments as for `run_sequence`; `first` is the index of the group's first sample. h, c [count,
-    H] and lengths [count] are those of the group. times : number of steps T, 0 if y is not
-    requested.
+    h, c [count, H] and lengths [count] are those of the group, whose first sample is `first`.
+    `times` is the number of steps T, 0 if y is not requested; empty `last_state` or `last_cell` are
+    not requested. With `packed`, cells are written as pairs of int16.
     """
     samples, units = h.shape
     for n in range(samples):
@@ -266,19 +266,23 @@ class CompiledRecurrentKernel(RecurrentKernel):
 
     @property
     def packs_cells(self) -> bool:
-        """Whether output cells are packed int16, see `run_sequence`."""
+        """Whether output cells are int16 in the first half of the int32 bytes.
+
+        False in this base.
+        """
         return False
 
     def make_cell(self) -> Any:
-        """Return the arithmetic of a step: a named tuple of constants and scratch memory.
+        """Return the arithmetic of a step, a named tuple of constants and scratch memory.
 
-        The scratch memory is for `_SAMPLES_PER_GROUP` samples. The static method `rule` of the
-        tuple returns the jitted function of a step, with arguments (tuple, `SequenceMemory`).
+        By subclasses. The scratch memory is for `_SAMPLES_PER_GROUP` samples. The static method
+        `rule` of the tuple returns the jitted function of a step, with arguments (tuple,
+        `SequenceMemory`).
         """
         raise NotImplementedError
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights, and return the loop over all steps.
+        """Pack the weights of a recurrent layer, and return the compiled loop over all its steps.
 
         Lengths and initial states are constants of the kernel, inputs, or absent (empty arrays);
         outputs that are not requested are empty arrays, too.
@@ -317,16 +321,16 @@ class CompiledRecurrentKernel(RecurrentKernel):
 
 
 def make_line_scratch(numbers: int, spare: int = VECTOR_PADDING) -> Scratch:
-    """Return memory for a row of int32 `numbers` and `spare` elements per sample of a group."""
+    """Return scratch memory for `numbers` + `spare` int32 elements per sample of a group."""
     return make_sample_scratch(numbers + spare, np.int32)
 
 
 def make_sample_scratch(numbers: int, dtype: Any) -> Scratch:
-    """Return memory for `numbers` elements per sample of a group."""
+    """Return scratch memory for `numbers` elements of `dtype` per sample of a group."""
     return Scratch(_SAMPLES_PER_GROUP * numbers, dtype)
 
 
 @register_inline
 def view_lines(memory: Any, samples: Any) -> Any:
-    """Return memory of `make_line_scratch` as [samples, numbers + spare]."""
+    """Return flat scratch memory of a group as rows, one for each of the first `samples`."""
     return memory.reshape((_SAMPLES_PER_GROUP, memory.size // _SAMPLES_PER_GROUP))[:samples]

@@ -92,7 +92,7 @@ class _ExecutorCell(NamedTuple):
 
     @staticmethod
     def rule() -> Any:
-        """Return the loop of a step."""
+        """Return the jitted function of a step as the chips' executor computes it."""
         return _executor_step
 
 
@@ -116,9 +116,9 @@ class ExecutorGru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _ExecutorCell:
-        """Return the cell: packed hidden weights, 8-bit curves, output form, and scratch memory.
+        """Return the constants of a GRU step of the executor, and scratch memory for a group.
 
-        The curves are sigmoid and tanh of `table`; scratch memory is per sample of a group.
+        Constants are packed hidden weights, 8-bit sigmoid and tanh of `table`, and the output form.
         """
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh")
@@ -204,7 +204,7 @@ class _DefinedCell(NamedTuple):
 
     @staticmethod
     def rule() -> Any:
-        """Return the loop of a step."""
+        """Return the jitted function of a GRU step as the unit is defined."""
         return _defined_step
 
 
@@ -230,9 +230,10 @@ class Gru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _DefinedCell:
-        """Return the cell; the weights of n are separate, because they may read another state.
+        """Return the constants of a GRU step as defined, and scratch memory per sample of a group.
 
-        Sigmoid values have `gate_bits` bits, tanh values 32.
+        The weights of n are separate, because they may read another state. Sigmoid values have
+        `gate_bits` bits, tanh values 32.
         """
         sigmoid = make_curve(load_piecewise("sigmoid", self.table), self.gate_bits)
         tanh = make_curve(load_piecewise("tanh", self.table), 32)
@@ -261,5 +262,5 @@ class Gru(CompiledRecurrentKernel):
 
     @classmethod
     def make_output_rescale(cls, scale: float, bits: int) -> Rescale:
-        """Return the rescale of n (Q31) to a `bits`-bit state of `scale` steps per unit."""
+        """Return the rescale of n (Q31) to a `bits`-bit state with `scale` integers per unit."""
         return Rescale.from_ratio(scale * 2.0**-31, bits)

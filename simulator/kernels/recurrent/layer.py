@@ -55,7 +55,9 @@ def matmul_rescale(x: Array, weight: Array, bias: Array, rescale: RescaleForm, o
 
 @register_inline
 def compute_gate_sums(x: Any, words: Any, plain: Any, out: Any) -> Any:
-    """Fill int32 out [R, O] with the gate sums of x [R, I].
+    """Fill int32 out [R, O] with the gate sums of x [R, I]: products with weights, plus bias.
+
+    Exactly one of `words` and `plain` is not None.
 
     Parameters
     ----------
@@ -130,7 +132,11 @@ class GateSums:
         )
 
     def arguments(self) -> tuple[Any, Any]:
-        """Return the arguments `words` and `plain` of `compute_gate_sums`, for a `NativeLoop`."""
+        """Return (words, plain), the arguments of `compute_gate_sums` for a loop.
+
+        One of them is None. `words` is a nested loop with dot instructions, `plain` the scalar
+        weights, bias and form.
+        """
         return (None, self.plain) if self._loop is None else (self._loop, None)
 
 
@@ -138,7 +144,7 @@ class GateSums:
 def _compute_gate_sums(x: Array, weights: Any, out: Array) -> None:
     """Fill int32 out [R, O] with the gate sums of integers x [R, I].
 
-    `weights` are the arguments `words` and `plain` of `compute_gate_sums`.
+    `weights` are (words, plain): the record of a vector loop, or (weight, bias, form); one is None.
     """
     compute_gate_sums(x, weights[0], weights[1], out)
 
@@ -189,7 +195,7 @@ class RecurrentKernel(Kernel):
     def __post_init__(self) -> None:
         """Check the shapes of weights, biases and constant states, and the time axis.
 
-        SimulatorError if they do not match each other.
+        Raises SimulatorError if they do not match each other.
         """
         rows = self.gates * self.units
         shapes = [a.shape for a in (self.weight_x, self.weight_h, self.bias_x, self.bias_h)]
@@ -209,17 +215,17 @@ class RecurrentKernel(Kernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether axis 0 is the batch; otherwise it is the time."""
+        """Whether axis 0 is the batch; False if it is the time."""
         return self.time_axis == 1
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the outputs after the sequence, each [samples, 1, H]."""
+        """Return the specs of the outputs after the sequence: one final state [samples, 1, H]."""
         return [TensorSpec((samples, 1, self.units), self.rescale_o.dtype)]
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer the requested outputs from x [N, T, I] or [T, N, I] and the inputs after it.
 
-        Output 0 is y, the others are final states. SimulatorError if x is not integer or has
+        Output 0 is y, the others are final states. Raises SimulatorError if x is not integer or has
         another I, the number of inputs is not 1 + that of `state_inputs`, or a state has another
         type or shape.
         """
@@ -252,7 +258,7 @@ class RecurrentKernel(Kernel):
         return TensorSpec((directions, samples, units), spec.dtype)
 
     def _check_state(self, name: str, spec: TensorSpec, samples: int) -> None:
-        """Raise `SimulatorError` unless `spec` is valid for the state or lengths `name`.
+        """Raise `SimulatorError` unless `spec` is valid for input `name`: "lengths", "h" or "c".
 
         Lengths are integers [samples]; a state has type and shape of the final state.
         """
@@ -266,9 +272,10 @@ class RecurrentKernel(Kernel):
         require(spec == expected, f"'{name}' must be {expected}, not {spec}")
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights, and return a function that computes input sums, then all steps.
+        """Pack the weights of the layer.
 
-        It clears the elements of y beyond the length of a sample.
+        Return a function that computes input sums, then all steps. It clears the elements of y
+        beyond the length of a sample.
         """
         x = specs[0]
         compute_input_sums = NativeLoop(
@@ -304,7 +311,8 @@ class RecurrentKernel(Kernel):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the initial h [N, H] in y's type, c [N, H] int64, and lengths [N] in 0..T.
 
-        Inputs take precedence over constants; without either, states are 0 and lengths T.
+        Inputs (`state_arrays`) take precedence over constants; without either, states are 0 and
+        lengths T.
         """
         inputs = dict(zip(self.state_inputs, state_arrays, strict=True))
         values = {**self.constant_states, **inputs}
@@ -319,25 +327,25 @@ class RecurrentKernel(Kernel):
         return h, c, lengths
 
     def make_step_function(self) -> Any:
-        """Return a function that computes all steps, of arguments (sums, lengths, y, h, c).
+        """Return a function of (sums, lengths, y, h, c) that computes all steps; by subclasses.
 
-        sums : int32 [N, T, G*H]. lengths : int64 [N]. y : [N, T, H], to be filled. h, c : states
-        [N, H], which are updated to the final ones. The function returns the final states that are
-        outputs, each [N, 1, H].
+        `sums` are int32 [N, T, G*H], `lengths` int64 [N], y [N, T, H] is to be filled; h and c are
+        states [N, H], which are updated to the final ones. The function returns the final states
+        that are outputs, each [N, 1, H].
         """
         raise NotImplementedError
 
     def make_input_sums(self, kind: np.dtype) -> GateSums:
-        """Return the gate sums of inputs of type `kind`."""
+        """Return the packed weights and biases of the inputs' gate sums, for inputs of `kind`."""
         return GateSums(self.weight_x, self.bias_x, kind, max_magnitude(kind), self.rescale_x)
 
     def make_hidden_sums(self) -> GateSums:
-        """Return the gate sums of the states."""
+        """Return the packed weights and biases of the states' gate sums."""
         kind = self.rescale_o.dtype
         return GateSums(self.weight_h, self.bias_h, kind, max_magnitude(kind), self.rescale_h)
 
     def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
-        """Return weight [H, G*H], bias [G*H] and rescale form of the states' sums."""
+        """Return (weight [H, G*H], bias [G*H], rescale form) of the states' gate sums."""
         return prepare_gate_weights(
             self.weight_h, self.bias_h, max_magnitude(self.rescale_o.dtype), self.rescale_h
         )
@@ -346,9 +354,10 @@ class RecurrentKernel(Kernel):
 def prepare_gate_weights(
     weight: np.ndarray, bias: np.ndarray, largest: int, rescale: Rescale | ChainedRescale
 ) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
-    """Prepare weight [O, I] and bias [O] for `matmul_rescale`, for inputs of |x| <= `largest`.
+    """Transpose weight [O, I] to [I, O] for scalar loops on inputs of |x| <= `largest`.
 
-    Returns weight [I, O], the bias in the accumulator's type, and the rescale form.
+    Returns it with the bias [O] in the accumulator's type, int32 or int64, and the rescale form
+    that is exact for such sums.
     """
     wide = np.abs(weight.astype(np.int64)).sum(axis=1) * largest + np.abs(bias.astype(np.int64))
     bound = int(wide.max(initial=0))

@@ -138,7 +138,7 @@ class _Q27Cell(NamedTuple):
 
     @staticmethod
     def rule() -> Any:
-        """Return the loop of a step."""
+        """Return the jitted function of an LSTM step with sums in Q27."""
         return _q27_step
 
 
@@ -158,7 +158,7 @@ class _Q11Cell(NamedTuple):
 
     @staticmethod
     def rule() -> Any:
-        """Return the loop of a step."""
+        """Return the jitted function of an LSTM step with sums in Q11."""
         return _q11_step
 
 
@@ -190,7 +190,7 @@ class Lstm(CompiledRecurrentKernel):
     }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the final state and of the final cell, int32 [samples, 1, units]."""
+        """Return the specs of final state and final cell (int32), each [samples, 1, units]."""
         return [
             *super().final_state_specs(samples),
             TensorSpec((samples, 1, self.units), np.dtype(np.int32)),
@@ -198,13 +198,14 @@ class Lstm(CompiledRecurrentKernel):
 
     @property
     def packs_cells(self) -> bool:
-        """Whether output cells are packed int16: for "q11"."""
+        """Whether output cells are packed int16, as "q11" has them."""
         return self.arithmetic == "q11"
 
     def make_cell(self) -> _Q27Cell | _Q11Cell:
-        """Return the cell of `arithmetic`: packed weights, curves, output form, and scratch memory.
+        """Return the constants of an LSTM step, and scratch memory per sample of a group.
 
-        Curves have 8 bits for "q11", else 32 rounded to 16.
+        Constants are packed weights, sigmoid and tanh of `table`, and the output form. Table values
+        have 8 bits for "q11", else 32 rounded to 16.
         """
         kind, bits, after = (_Q11Cell, 8, 0) if self.packs_cells else (_Q27Cell, 32, 16)
         sigmoid, tanh = (

@@ -66,7 +66,7 @@ __all__ = ["TrainedGru", "TrainedLstm"]
 
 @register_inline
 def _evaluate_unsaturated(curve: Any, x: Any) -> Any:
-    """Return the value of a `KernelCurve` for integer x, or 0 if |x| is above 2^15."""
+    """Return the value of table `curve` at integer x, or 0 if |x| is above 2^15."""
     return evaluate_curve(curve, x) if -32768 <= x <= 32768 else 0
 
 
@@ -86,16 +86,14 @@ def _lstm_q15(
     last: Array,
     c: Array,
 ) -> None:
-    """Compute all steps of an LSTM with gates in Q15.
+    """Compute all steps of an LSTM with gates in Q15, in place.
 
     Gates i, f, g, o; c = f * c + i * g; h = out(o * tanh(c)). Tables int16 Q11 -> int16 Q15, c Q15
-    of 32 bits, o*tanh(c) Q30.
-
-    sums : int32 [N, T, 4H], gate sums of the inputs in Q11. lengths : [N]; steps beyond are not
-    computed, and y is left as it is there. weight [H, 4H], bias [4H], form : gate sums of the
-    state, see `matmul_rescale`. out : form of o * tanh(c) -> state. feedback : unused. sigmoid,
-    tanh : curves of the gates. forward : whether time runs forward. y [N, T, H] : written. last [N,
-    H] and c int64 [N, H] : the initial state and cell, overwritten by the final ones.
+    of 32 bits, o*tanh(c) Q30. `sums` are int32 [N, T, 4H], gate sums of the inputs in Q11;
+    `lengths` [N] steps are computed, y is left as it is beyond. weight [H, 4H], bias [4H] and form
+    give the gate sums of the state; `out` is the form of o * tanh(c) -> state; `feedback` is
+    unused. y [N, T, H] is written; last [N, H] and c int64 [N, H], the initial state and cell, are
+    overwritten by the final ones.
     """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
@@ -135,11 +133,13 @@ def _lstm_q7(
     last: Array,
     c: Array,
 ) -> None:
-    """Compute all steps of an LSTM with gates in Q7.
+    """Compute all steps of an LSTM with gates in Q7, in place.
 
-    Tables int16 Q11 -> int8 Q7, negative sigmoids become 0; c Q14, not saturated; o*tanh(c) Q14.
-    feedback : form of state -> the state that the next step multiplies with the weights. Other
-    arguments as for `_lstm_q15`.
+    Gates i, f, g, o; c = f * c + i * g; h = out(o * tanh(c)). Tables int16 Q11 -> int8 Q7, negative
+    sigmoids become 0; c Q14, not saturated; o*tanh(c) Q14. `sums` are int32 [N, T, 4H], gate sums
+    of the inputs in Q11; `lengths` [N] steps are computed. `feedback` is the form of state -> the
+    state that the next step multiplies with weight [H, 4H]. y [N, T, H] is written; last [N, H] and
+    c int64 [N, H] are overwritten by the final ones.
     """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
@@ -178,17 +178,14 @@ def _gru_q15(
     y: Array,
     last: Array,
 ) -> None:
-    """Compute all steps of a GRU with gates r, z, n in Q15: tables int16 Q11 -> int16 Q15.
+    """Compute all steps of a GRU with gates r, z, n in Q15, in place: tables int16 Q11 -> Q15.
 
     h = h + z * (n - h), where n = tanh(a_n + r * m), with the sums a of the inputs and m of the
-    state.
-
-    sums : int32 [N, T, 3H], gate sums of the inputs. lengths : [N]; steps beyond are not computed.
-    weights : (weight [H, 2H], bias [2H]) of r and z, and (weight [H, H], bias [H]) of n, as one
-    tuple of four. form : rescale of their sums. formats : (right shift of n from Q15 to the state's
-    scale, bits of the state). out : unused. sigmoid, tanh : curves of the gates. forward : whether
-    time runs forward. y [N, T, H] : written. last [N, H] : the initial state, overwritten by the
-    final one.
+    state. `sums` are int32 [N, T, 3H]; `lengths` [N] steps are computed. `weights` are (weight [H,
+    2H], bias [2H]) of r and z, and (weight [H, H], bias [H]) of n, as one tuple of four; `form` is
+    the rescale of their sums. `formats` are (right shift of n from Q15 to the state's scale, bits
+    of the state); `out` is unused. y [N, T, H] is written; last [N, H], the initial state, is
+    overwritten by the final one.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -232,12 +229,13 @@ def _gru_q7(
     y: Array,
     last: Array,
 ) -> None:
-    """Compute all steps of a GRU with gates in Q7.
+    """Compute all steps of a GRU with gates r, z, n in Q7, in place: tables int16 Q11 -> int8 Q7.
 
-    h = out(n + z * (h - n)), n as for `_gru_q15`. Tables int16 Q11 -> int8 Q7, negative sigmoids
-    become 0; the new state in Q14, which `out` rescales. formats : (0, bits of the state, rescale
-    form of output -> the state that the next step multiplies, rescale form of output -> h in Q7).
-    Other arguments as for `_gru_q15`.
+    h = out(n + z * (h - n)), where n = tanh(a_n + r * m), with the sums a of the inputs and m of
+    the state. Negative sigmoids become 0; the new state is in Q14, which `out` rescales. `formats`
+    are (0, bits of the state, rescale form of output -> the state that the next step multiplies,
+    rescale form of output -> h in Q7). `sums` are int32 [N, T, 3H], `weights` (weight, bias) of r
+    and z, then of n. y [N, T, H] is written; last [N, H] is overwritten by the final state.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -278,12 +276,14 @@ def _gru_q31(
     y: Array,
     last: Array,
 ) -> None:
-    """Compute all steps of a GRU with gates in Q31 ("before", "common").
+    """Compute all steps of a GRU with gates r, z, n in Q31, in place: tables int32 Q27 -> Q31.
 
-    `y` gets the state of each step, `last` (the initial state) that after the last step. Tables
-    int32 Q27 -> int32 Q31. h = n + z * (h - n). formats : (right shift of n from Q31 to the state's
-    scale, bits of the state, whether r multiplies the state before the product, right shift of the
-    sums to Q27). Other arguments as for `_gru_q15`.
+    h = n + z * (h - n), where n = tanh(a_n + r * m), or m are the sums of r * h if the third of
+    `formats` is true. `formats` are (right shift of n from Q31 to the state's scale, bits of the
+    state, whether r multiplies the state before the product, right shift of the sums to Q27).
+    `sums` are int32 [N, T, 3H], `weights` (weight, bias) of r and z, then of n; `out` is unused. y
+    [N, T, H] gets the state of each step; last [N, H], the initial state, is overwritten by the
+    final one.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -338,11 +338,14 @@ class _TrainingRecurrentKernel(RecurrentKernel):
     feedback_rescale: Rescale = Rescale.from_shift(0, 8)  # noqa: RUF009
 
     def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
-        """Return weight [H, G*H], bias [G*H] and rescale form of the states' sums."""
+        """Return (weight [H, G*H], bias [G*H], rescale form) of the states' gate sums."""
         return prepare_gate_weights(self.weight_h, self.bias_h, self._max_state(), self.rescale_h)
 
     def _max_state(self) -> int:
-        """Return the largest |state| that the weights may multiply."""
+        """Return the largest |state| that the weights may multiply.
+
+        It is the larger magnitude of the types of output and feedback.
+        """
         return max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype))
 
 
@@ -362,16 +365,16 @@ class TrainedLstm(_TrainingRecurrentKernel):
     }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the final state and of the final cell, int32 [samples, 1, units]."""
+        """Return the specs of final state and final cell (int32), each [samples, 1, units]."""
         return [
             *super().final_state_specs(samples),
             TensorSpec((samples, 1, self.units), np.dtype(np.int32)),
         ]
 
     def make_step_function(self) -> Any:
-        """Return the function of (sums, lengths, y, h, c) that runs all steps of `arithmetic`.
+        """Return the function of (sums, lengths, y, h, c) that runs all steps of the LSTM.
 
-        sums : int32 [N, T, 4H], gate sums of the inputs. lengths : int64 [N]. y [N, T, H] is
+        `sums` are int32 [N, T, 4H], gate sums of the inputs; `lengths` int64 [N]. y [N, T, H] is
         filled; h [N, H] and c int64 [N, H] are overwritten by the final states. The function
         returns them as [N, 1, H], c in int32.
         """
@@ -389,7 +392,10 @@ class TrainedLstm(_TrainingRecurrentKernel):
         )
 
         def run_steps(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            """Fill y, update h and c, and return final h and c (int32) with a direction axis."""
+            """Run all steps: fill y, update h and c.
+
+            Return [h, c (int32)] with a direction axis 1.
+            """
             loop([sums, lengths], [y, h, c])
             return [h[:, None], c.astype(np.int32)[:, None]]
 
@@ -414,9 +420,9 @@ class TrainedGru(_TrainingRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_step_function(self) -> Any:
-        """Return the function of (sums, lengths, y, h, c) that runs all steps of `arithmetic`.
+        """Return the function of (sums, lengths, y, h, c) that runs all steps of the GRU.
 
-        sums : int32 [N, T, 3H], gate sums of the inputs. lengths : int64 [N]. y [N, T, H] is
+        `sums` are int32 [N, T, 3H], gate sums of the inputs; `lengths` int64 [N]. y [N, T, H] is
         filled; h [N, H] is overwritten by the final state, which the function returns in a list, as
         [N, 1, H]. c is unused. The weights of n are separate, because they may read another state.
         """
@@ -438,14 +444,17 @@ class TrainedGru(_TrainingRecurrentKernel):
         )
 
         def run_steps(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            """Fill y, update h, and return the final h with a direction axis."""
+            """Run all steps: fill y and update h.
+
+            Return [h] with a direction axis 1. c is unused.
+            """
             loop([sums, lengths], [y, h])
             return [h[:, None]]
 
         return run_steps
 
     def _select_loop(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return the jitted loop of `arithmetic` and its argument `formats`.
+        """Return the jitted loop of the arithmetic and its tuple of number formats.
 
         "q15" and "q7" have loops of their own, other arithmetics share one with values in Q31,
         which also takes whether the arithmetic is "before".
