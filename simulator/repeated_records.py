@@ -70,17 +70,8 @@ class RepeatedRecords:
     def run(self, table: int) -> int:
         """Run all repetitions; before each, its words are stored in the records of the first one.
 
-        They are not restored.
-
-        Parameters
-        ----------
-        table
-            Address of the table of record addresses.
-
-        Returns
-        -------
-        int
-            -1, or the index of a record that failed, as `native.get_record_runner`.
+        They are not restored. `table` is the address of the table of record addresses. Returns -1,
+        or the index of the first record whose code failed, at which the run stops.
         """
         return self._repeat_runner(self._record_runner_address, table, *self._runner_arguments)
 

@@ -182,12 +182,12 @@ def check_call_count(state: Mapping[str, str] | None, calls: object) -> None:
 def iter_calls(
     data: Data, state_inputs: Collection[str], calls: CallCount | None = None
 ) -> Iterator[Call]:
-    """Yield the calls in the data.
+    """Yield each call in the data as a `Call`: feeds, labels, and whether states restart at zeros.
 
     Parameters
     ----------
     data
-        Data of the model; see `calls` for what an item is.
+        Data of the model, whose items are read whole and divided by `calls`.
     state_inputs
         Inputs that states are fed back to.
     calls
@@ -291,19 +291,21 @@ def unroll_calls(
     model
         The float model.
     calls
-        Data in the forms of `Data`, one item per call, without state inputs. A call with state
-        inputs restarts with these values, and so does one with another number of samples.
+        Data, one item per call: a path, a function, arrays, dicts or an iterable of them, usually
+        without state inputs. A call with state inputs restarts with these values, and so does one
+        with another number of samples.
     state
         {output: input}.
     fixed
-        As for `Data`.
+        {name: value} of former inputs that are constants now; calls may contain them.
     hold_out
         Exclude calls to measure on from the items, if there are at least
         `_MIN_CALLS_TO_HOLD_OUT` calls.
     limit
         Samples to use from a source of unknown length.
     calls_per_item
-        Parameter `calls` of `iter_calls`.
+        Calls that an item is divided into, "all" for one per sample; each such item begins with
+        states of zeros. None: an item is one call.
 
     Raises
     ------

@@ -218,9 +218,9 @@ class Vendor:
         graphs
             The integer graphs of the chip's parts.
         argv
-            The packer's arguments, as for `evaluate_packing`.
+            The packer's arguments; None selects the best ones.
         clock_mhz
-            Clock of the board in MHz.
+            Clock of the board in MHz; None if unknown.
 
         Raises
         ------
@@ -580,7 +580,7 @@ class Target:
         Parameters
         ----------
         argv
-            The packer's arguments, as for `evaluate_packing`.
+            The packer's arguments; None selects the best ones.
 
         Raises
         ------

@@ -145,8 +145,8 @@ def build_broadcast_loop(
     channel_last
         Whether all arrays are channel-last.
     loop
-        Jitted function of (x, y, scratch_x, scratch_y, out, *constants), see
-        `make_broadcast_arguments`.
+        Jitted function of (x, y, scratch_x, scratch_y, out, *constants): operands and output of
+        four axes, and flat scratch memory of each operand's type to expand it in.
     constants
         Last arguments of `loop`.
     """

@@ -130,14 +130,15 @@ def _make_select_loop(
 ) -> NativeLoop | None:
     """Compile a selection from every sample, or return None if it is empty or too large.
 
-    If all axes have equal steps, it is a strided copy, else an indexed copy.
+    If all axes have equal steps, it is a strided copy of any size, else an indexed copy, of at most
+    `_MAX_INDEXED_ELEMENTS` elements.
 
     Parameters
     ----------
     shape
         Physical shape of the input.
     indices
-        Indices per axis as for `IndexSelect`; axis 0 is the batch and is not selected from.
+        Positions [size] per axis, None for an unchanged axis; axis 0 is the batch and ignored.
     fill
         Value for indices of -1.
     kind

@@ -59,10 +59,11 @@ def _layer_norm(
 ) -> None:
     """Fill out with the normalized rows of x.
 
-    Per row, in integers: spread = T * sum x^2 - (sum x)^2 + epsilon; k from `_variance_exponent` (a
-    spread of 0 counts as 256); n = (T * x - sum x) * roots[spread / 4^k] >> (k + 19 - fraction),
-    rounded; out = rescale(n * gamma + beta). n is saturated to 16 bits if fraction is 10. Otherwise
-    n and n * gamma + beta are saturated to 32 bits, and the latter rounded to float32.
+    Per row, in integers: spread = T * sum x^2 - (sum x)^2 + epsilon; k with spread / 4^k in [256,
+    1023] (a spread of 0 counts as 256); n = (T * x - sum x) * roots[spread / 4^k] >> (k + 19 -
+    fraction), rounded; out = rescale(n * gamma + beta). n is saturated to 16 bits if fraction is
+    10. Otherwise n and n * gamma + beta are saturated to 32 bits, and the latter rounded to
+    float32.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def _layer_norm(
     fraction
         Fractional bits of the normalized number, 10 or 15.
     roots
-        int64 [1024]: see `_make_inverse_sqrt_table`.
+        int64 [1024]: floor(2^19 / sqrt(t)) for t = 0..1023, at most 32767.
     rescale
         n * gamma + beta -> output.
     out

@@ -428,9 +428,10 @@ def _interleave_rows(
 ) -> None:
     """Interleave `rows` rows from row `first` on of padded image n of x into dwords of `padded`.
 
-    The dwords are [row, dword, column, C], see `InterleavePlan`. x : int8 or int16 [N, H, W, C];
-    elements outside the image are 0. padded : int32, flat, written. line : scratch memory for a
-    padded row, of the type of x.
+    A dword holds an element and its 1 or 3 neighbours, `s.dilation` columns apart, for depthwise
+    kernels of `s.kernel` columns; the dwords are [row, dword, column, C]. x : int8 or int16 [N, H,
+    W, C]; elements outside the image are 0. padded : int32, flat, written. line : scratch memory
+    for a padded row, of the type of x.
     """
     _, height, width, channels = x.shape
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels

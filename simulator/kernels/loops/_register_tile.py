@@ -125,8 +125,9 @@ INTERLEAVE_ARGUMENTS = ("source", "out", "count", "second", "third", "fourth")
 def write_interleave_ir(instructions: InstructionSet, operands: str, bits: int) -> str:
     """Write the LLVM module of a function that interleaves strided values into dwords.
 
-    Dword i contains element i of `source` and its neighbours (see `INTERLEAVE_ARGUMENTS`), in the
-    format of `operands`. Up to one vector more than `count` is read and written.
+    Dword i contains element i of `source` and the one ("pairs") or three elements at given byte
+    distances from it, in the format of `operands`. Up to one vector more than the count is read and
+    written. The function's arguments are `INTERLEAVE_ARGUMENTS`.
 
     Parameters
     ----------

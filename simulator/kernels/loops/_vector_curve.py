@@ -180,14 +180,17 @@ def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, ou
 def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
     instructions: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int
 ) -> str:
-    """Write the LLVM module that evaluates a function on rows, see `ARGUMENTS`.
+    """Write the LLVM module of a piecewise linear function of 16 segments on int32 rows.
+
+    The arguments of its function are `ARGUMENTS`; one is the table of the segments, so one module
+    serves all functions of this kind.
 
     Parameters
     ----------
     instructions
         The instruction set.
     wide
-        Whether the "wide" formula of the module is used, else "narrow".
+        Whether inputs have 32 bits and products 64; else inputs have 16 and all fits 32 bits.
     mirrors_bias
         Whether the biases for x < 0 are `turn` - bias.
     bits

@@ -133,16 +133,17 @@ def run_sequence(
     last_state: Array,
     last_cell: Array,
 ) -> None:
-    """Compute all steps of a recurrent layer for all samples, in groups.
+    """Compute all steps of a recurrent layer for all samples, in groups of `_SAMPLES_PER_GROUP`.
 
     Parameters
     ----------
     x
         Integers [N, T, I], with `time_first` [T, N, I].
     weights
-        `words` and `plain` of the inputs' sums, see `compute_gate_sums`.
+        (words, plain) of the inputs' gate sums: the record of a loop with dot instructions, or
+        (weight, bias, rescale form) of a scalar one; the other is None.
     cell
-        Record of the nested loop that computes a step, see `unpack_step`.
+        Record of the nested loop that computes a step on the states and sums in `memory`.
     units
         Number of units, H.
     input_scratch
@@ -158,7 +159,7 @@ def run_sequence(
         Scratch memory of the loop.
     y, last_state, last_cell
         Outputs: states of all steps, ordered as x, final states [N, H], and final cells int32 [N,
-        H]; empty if not requested.
+        H]; empty if not requested. y is 0 from the length of a sample on.
     """
     samples, times = (x.shape[1], x.shape[0]) if time_first else (x.shape[0], x.shape[1])
     inputs, now = input_scratch.reshape((_ROWS_PER_PRODUCT, x.shape[2])), memory.now

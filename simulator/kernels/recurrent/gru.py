@@ -50,7 +50,7 @@ def _executor_step(cell: Any, memory: Any) -> None:
     With the sums a of the inputs and b of h: r, z = sigmoid(a + b), b being 0 there unless
     `cell.uses_state_sums`; n = tanh(a_n + (r * b_n >> 7)); h = out(z * (h >> 1) + (128 - z) * n).
     Gates are in Q7 of 8 bits; sums are saturated to 16 bits. Samples whose length is reached keep
-    their h. cell : see `_ExecutorCell`; memory : see `unpack_step`.
+    their h. cell : an `_ExecutorCell`; memory : holds a, h, the lengths and the index of the step.
     """
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
@@ -142,8 +142,8 @@ def _defined_step(cell: Any, memory: Any) -> None:  # noqa: C901 - one loop per 
     With the sums a of the inputs and b of h: r, z = sigmoid(a + b); n = new(tanh(a_n + m)), where m
     are the sums of r * h, or with `cell.reset_after` r times the sums of h; h = n + z * (h - n),
     saturated to `cell.bits` bits. Gates have `cell.down` fractional bits, tanh 31; sums are
-    saturated to 32 bits. Samples whose length is reached keep their h. cell : see `_DefinedCell`;
-    memory : see `unpack_step`.
+    saturated to 32 bits. Samples whose length is reached keep their h. cell : a `_DefinedCell`;
+    memory : holds a, h, the lengths and the index of the step.
     """
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape

@@ -64,8 +64,8 @@ def compute_gate_sums(x: Any, words: Any, plain: Any, out: Any) -> Any:
     x
         Integers [R, I]: the inputs, or the states of R samples.
     words
-        Record of a loop with dot instructions, see `_conv_simd.run_matrix_record`; None if `plain`
-        is used.
+        Record of a compiled loop with dot instructions, run on x and out; its words are changed.
+        None if `plain` is used.
     plain
         (weight [I, O], bias [O], rescale form) for the scalar loop; None if `words` are used.
     out

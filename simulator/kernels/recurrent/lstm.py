@@ -82,8 +82,9 @@ def _q27_step(cell: Any, memory: Any) -> None:
     """Compute a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15 of 32 bits.
 
     c = f * c + i * g, h = out(o * tanh(c)), where tanh reads c in Q27 before it is rounded to Q15.
-    h and c change in place, unless the length of a sample is reached. Only "q27" saturates f * c to
-    32 bits. cell : see `_Q27Cell`; memory : see `unpack_step`.
+    h and c, views of `memory`, change in place, unless the length of a sample is reached; gate sums
+    of the inputs are read from `memory`. Only "q27" saturates f * c to 32 bits. cell : a
+    `_Q27Cell`.
     """
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape
@@ -106,8 +107,8 @@ def _q11_step(cell: Any, memory: Any) -> None:
     """Compute a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits.
 
     c = f * c + i * g, h = out(o * tanh(c)), where tanh reads c in Q11 before it is rounded to Q7. h
-    and c change in place, unless the length of a sample is reached. cell : see `_Q11Cell`; memory :
-    see `unpack_step`.
+    and c, views of `memory`, change in place, unless the length of a sample is reached; gate sums
+    of the inputs are read from `memory`. cell : a `_Q11Cell`.
     """
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape
@@ -225,5 +226,9 @@ class Lstm(CompiledRecurrentKernel):
 
     @classmethod
     def make_output_rescale(cls, arithmetic: str, ratio: float, bits: int) -> Rescale:
-        """Return the rescale of o * tanh(c) to a state with `ratio` integer steps per unit."""
+        """Return the rescale of o * tanh(c) to a signed state of `bits` bits.
+
+        `ratio` is the number of integer steps per unit of the state; `arithmetic` ("q27", "wide" or
+        "q11") gives the fractional bits of the product.
+        """
         return Rescale.from_ratio(ratio * 2.0 ** -cls.fraction_bits[arithmetic][1], bits)
