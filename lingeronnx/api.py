@@ -95,7 +95,7 @@ __all__ = [
 def wb_analyse(
     model: object, log: str | os.PathLike[str] | None = "./wb_analyse.log"
 ) -> list[OutlierRow]:
-    """Find weights whose range is dominated by outliers; see `analysis.profile.outliers`.
+    """Find weights whose range is dominated by outliers: maximum above 10 times 0.99 quantile.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def deploy(
         {output: input} of states that are fed back from call to call.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
-        per call; None: one, see `run.streaming.iter_calls`.
+        per call; None: one. An item of several calls is a sequence that begins with zero states.
     packages, attempt
         "one" file for all packages, or "many". Whether to compile the C program, run it and
         compare it with the simulator.

@@ -12,10 +12,11 @@ __all__ = ["to_json_value"]
 
 
 def to_json_value(value: object, format_text: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
-    """Convert a value to types of JSON.
+    """Convert `value` to types of JSON, recursively.
 
     A float that is not finite becomes None, a dataclass a dict of its fields, an enum member its
-    name in lower case, and a path a string. Values of other types are returned unchanged.
+    name in lower case, a tuple a list, and a path a string. Values of other types are returned
+    unchanged.
 
     Parameters
     ----------

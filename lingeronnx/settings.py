@@ -118,12 +118,16 @@ class Setting:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the option may be given several times."""
+        """Whether the command-line option may be repeated: the default is a tuple or mapping."""
         return isinstance(self.default, tuple | Mapping)
 
     @property
     def default_label(self) -> str:
-        """The default for help texts; empty if it is not shown."""
+        """The text of the default in help texts; "" if it is not shown.
+
+        That is `default_text` if it is set, else the default itself unless it is None, False, 0 or
+        empty.
+        """
         if self.default_text is not None:
             return self.default_text
         return str(self.default) if self.default else ""

@@ -42,7 +42,10 @@ class _Location(NamedTuple):
 def format_validation_error(
     error: ValidationError, model: type[BaseModel], document: object
 ) -> str:
-    """Format the first error of validating `document` with `model`."""
+    """Return one line about the first error of validating `document` with the pydantic `model`.
+
+    It names the place and the value, the allowed values and the nearest allowed word.
+    """
     first_error = error.errors(include_url=False)[0]
     kind = first_error["type"]
     root = model.model_json_schema()
@@ -63,7 +66,10 @@ def format_validation_error(
 
 
 def _format_key_error(key: str, is_missing: bool, place: _Location) -> str:
-    """Format the error that the mapping at `place` lacks `key`, or must not have it."""
+    """Return the message that the mapping at `place` lacks `key`, or must not have it.
+
+    The latter lists the known keys and the nearest of them.
+    """
     known = place.schema["properties"]
     within = f" in {place.path}" if place.path else ""
     if is_missing:
@@ -72,7 +78,11 @@ def _format_key_error(key: str, is_missing: bool, place: _Location) -> str:
 
 
 def _locate(parts: Sequence[int | str], document: object, root: _Schema) -> _Location:
-    """Follow `parts` as far as the schema does; further parts name alternatives of a union."""
+    """Follow the path `parts` in `document`, whose JSON Schema is `root`, and return the place.
+
+    It ends where the schema does, since further parts name alternatives of a union. The value is
+    None from a missing one on.
+    """
     place = _Location("", document, root)
     for part in parts:
         schema = _get_child_schema(place.schema, part)
@@ -87,7 +97,10 @@ def _locate(parts: Sequence[int | str], document: object, root: _Schema) -> _Loc
 
 
 def _get_child_schema(schema: _Schema, part: int | str) -> _Schema | None:
-    """Return the schema of an item or of the value of a key; None if there is no such schema."""
+    """Return the schema of an item (an integer `part`) or of the value of a key in `schema`.
+
+    None if it has no such schema.
+    """
     if isinstance(part, int):
         items: _Schema | None = schema.get("items")
         return items
@@ -97,7 +110,7 @@ def _get_child_schema(schema: _Schema, part: int | str) -> _Schema | None:
 
 
 def _get_child(value: object, part: int | str) -> object:
-    """Return an item of a sequence or the value of a key; None if there is none."""
+    """Return item or value `part` of a sequence or mapping; None if there is none."""
     if isinstance(value, Mapping):
         return value.get(part)
     if isinstance(value, Sequence) and isinstance(part, int) and part < len(value):
@@ -106,26 +119,26 @@ def _get_child(value: object, part: int | str) -> object:
 
 
 def _resolve(schema: _Schema, root: _Schema) -> _Schema:
-    """Return the definition that `schema` refers to, or `schema` itself if it is no reference."""
+    """Return the definition in `root` that `schema` refers to by "$ref", or `schema` itself."""
     reference = schema.get("$ref")
     return schema if reference is None else root["$defs"][reference.rpartition("/")[2]]
 
 
 def _format_part(part: int | str) -> str:
-    """Format a part of a path: `.key`, `['a key of other characters']` or `[index]`."""
+    """Return a part of a path as text: `.key`, `['a key of other characters']` or `[index]`."""
     if isinstance(part, str) and re.fullmatch(r"\w+", part):
         return f".{part}"
     return f"[{part!r}]"
 
 
 def _format_value(value: object) -> str:
-    """Format a value, shortened to `_MAX_VALUE_LENGTH` characters."""
+    """Return the repr of `value`, shortened to `_MAX_VALUE_LENGTH` characters and "..."."""
     text = repr(value)
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
 
 
 def _iter_words(schema: _Schema) -> Iterator[object]:
-    """Yield the values that a schema lists, also as alternatives."""
+    """Yield the single values that `schema` allows (enum, const), also in its alternatives."""
     yield from schema.get("enum", ())
     if "const" in schema:
         yield schema["const"]
@@ -134,13 +147,20 @@ def _iter_words(schema: _Schema) -> Iterator[object]:
 
 
 def _describe(schema: _Schema, root: _Schema, is_plural: bool = False) -> str:
-    """Describe the values that a schema allows, such as "an integer >= 1 or null"."""
+    """Return text on the values that `schema` allows, such as "an integer >= 1 or null".
+
+    References are resolved in `root`; `is_plural` gives "integers" instead of "an integer".
+    """
     *others, last = dict.fromkeys(_list_alternatives(schema, root, is_plural))
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _list_alternatives(schema: _Schema, root: _Schema, is_plural: bool) -> list[str]:
-    """List the words and kinds of values that a schema allows."""
+    """Return texts for the words and kinds of values that `schema` allows, one per alternative.
+
+    Such as ["auto", "an integer >= 1"]. References are resolved in `root`; `is_plural` gives
+    "integers" instead of "an integer".
+    """
     schema = _resolve(schema, root)
     if "anyOf" in schema:
         lists = [_list_alternatives(child, root, is_plural) for child in schema["anyOf"]]
@@ -161,7 +181,7 @@ def _list_alternatives(schema: _Schema, root: _Schema, is_plural: bool) -> list[
 
 
 def _format_limits(schema: _Schema) -> str:
-    """Format the limits of a number, such as ">= 1", or "" without limits."""
+    """Return the limits of a number in `schema` as text, such as ">= 1", or "" without limits."""
     minimum = schema.get("minimum")
     if minimum is not None and minimum == schema.get("maximum"):
         return f"equal to {minimum}"
@@ -169,7 +189,10 @@ def _format_limits(schema: _Schema) -> str:
 
 
 def _describe_entries(schema: _Schema, root: _Schema) -> str:
-    """Describe keys and values of the mappings that a schema allows."""
+    """Return text on the mappings that `schema` allows, such as "of names to integers".
+
+    For a mapping with fixed keys it is "with the keys a, b".
+    """
     if "properties" in schema:
         return f"with the keys {', '.join(schema['properties'])}"
     return f"of names to {_describe(schema['additionalProperties'], root, is_plural=True)}"

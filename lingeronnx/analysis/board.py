@@ -41,7 +41,8 @@ def profile_board(
     output
         File for the kernel costs, which `check` and `quantize` take as `timing`.
     platform, packer_args
-        As `latency` takes them.
+        Platform, by default the one that the graph was quantized for, and arguments of the packer,
+        by default those chosen for the graph.
     clock
         Clock of the board in MHz, noted in the file.
 

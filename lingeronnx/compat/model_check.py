@@ -42,7 +42,7 @@ def check_qat_model(
     out_dir
         Folder for the result, by default the current one. A given folder implies `save_results`.
     platform
-        As in `lo.check`.
+        Platform; by default that of an integer graph, else the default chip.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def check_qat_model(
 
 
 def _input_names(graph: ir.Model) -> list[str]:
-    """Return the names of the graph inputs that are not constants."""
+    """Return the names of the graph inputs that have no constant value, in order."""
     return [str(value.name) for value in graph.graph.inputs if value.const_value is None]
 
 

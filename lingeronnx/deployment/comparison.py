@@ -131,7 +131,7 @@ def verify(
         then one call.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
-        per call; None: one, see `run.streaming.iter_calls`.
+        per call; None: one. An item of several calls is a sequence that begins with zero states.
     packer_args
         Arguments of the packer, used to check its memory plan; default those that `quantize`
         prints.

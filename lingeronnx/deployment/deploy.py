@@ -167,7 +167,7 @@ def deploy(
         {output: input} of states fed back from call to call. An item of the data is then one call.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
-        per call; None: one, see `run.streaming.iter_calls`.
+        per call; None: one. An item of several calls is a sequence that begins with zero states.
     notes
         Further remarks for the README.
     packages

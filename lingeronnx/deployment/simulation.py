@@ -160,7 +160,7 @@ def run_samples(
         one call, as for calibration, of which the first sample is used. Earlier calls are run too.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
-        per call; None: one, see `run.streaming.iter_calls`.
+        per call; None: one. An item of several calls is a sequence that begins with zero states.
 
     Returns
     -------
@@ -170,7 +170,7 @@ def run_samples(
     Raises
     ------
     DataError
-        For invalid data, as `Data` does.
+        If the data are invalid or do not fit the inputs of the graph.
     ConfigError
         If a state does not exist.
     """

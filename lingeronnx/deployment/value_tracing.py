@@ -39,9 +39,9 @@ def trace_moved_value(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _is_order_preserving(node: ir.Node, shape: tuple[int, ...] | None) -> bool:
-    """Whether a Transpose of a tensor of this shape moves only axes of size 1.
+    """Whether the Transpose `node` of a tensor of `shape` moves only axes of size 1.
 
-    False if the shape is unknown.
+    The elements then keep their order in memory. False if the shape is unknown (None).
     """
     if shape is None:
         return False

@@ -218,7 +218,7 @@ def search(
     resume
         Reuse the attempts stored in `log`.
     progress
-        Progress callback, as `quantize` takes it.
+        Called with the current activity, the completed items, and their total or None.
     create_start, cluster
         Address of a Dask cluster that runs attempts in parallel, and a function that creates `base`
         on its workers. The attempts that count and their figures are the same to the last bit.

@@ -105,9 +105,9 @@ def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
 
 
 def _truncate_messages(trace: str) -> str:
-    """Return the traceback with each message truncated to its first line and 200 characters.
+    """Return the traceback `trace` with each message cut to its first line and 200 characters.
 
-    Longer messages may print parts of a model.
+    Longer messages may print parts of a model. Lines about frames stay.
     """
     lines, is_in_message = [], False
     for line in trace.splitlines():
@@ -125,9 +125,10 @@ def _truncate_messages(trace: str) -> str:
 def _iter_stripped_models(
     arguments: Sequence[str], missing: list[str]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (name in the archive, bytes) of each model in the command line, without weights.
+    """Yield (name in the archive, bytes) of each .onnx file in `arguments`, without weights.
 
-    Messages about models that cannot be included are appended to `missing`.
+    At most _MAX_MODELS, each once. Messages about models that cannot be included are appended to
+    `missing`.
     """
     paths = [Path(text.rpartition("=")[2]) for text in arguments if text.endswith(".onnx")]
     model_paths = [path for path in dict.fromkeys(paths) if path.is_file()]
@@ -186,7 +187,7 @@ def _is_structural_constant(tensor: TensorProto) -> bool:
 
 
 def _make_pattern_tensor(tensor: TensorProto) -> TensorProto:
-    """Make a tensor of the same name, type and shape with a periodic pattern as data.
+    """Return a tensor of the name, type and shape of `tensor` with a periodic pattern as data.
 
     With k = element index mod _PATTERN_PERIOD in C order: floats are cos(2 k) divided by the square
     root of the elements per index of axis 0, integers k mod 7, less 3 if signed, and strings are

@@ -78,6 +78,8 @@ def make_random_model(
 def compile_kernels(progress: api.Progress | None = None) -> tuple[float, str | None]:
     """Compile the usual kernels of the simulator into the cache, by quantizing and running a model.
 
+    It runs on the default chip and on the generic platform.
+
     Returns
     -------
     seconds : float

@@ -101,7 +101,8 @@ def find_bad_case(
     Parameters
     ----------
     float_model, quant_model
-        The models, as `compare` takes them, but no dump as the first model.
+        Paths, graphs or sessions, float or integer, or `QuantizedModel`; the second one may be the
+        folder of a dump.
     data
         Input data, in any form that other commands take.
     metric

@@ -65,14 +65,14 @@ def compare(
         Inputs by the outputs that are fed back to them; an item of the data is then a call.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
-        per call; None: one, see `run.streaming.iter_calls`.
+        per call; None: one. An item of several calls is a sequence that begins with zero states.
     batch
         Samples run together; None: as many as fit in memory.
     limit
         Largest number of samples.
     workers, cluster
-        Where the batches are computed, see `run.cluster.map_jobs`. The result is the same to the
-        last bit.
+        Number of processes, and address of a Dask cluster, that compute the batches; None: this
+        process. The result is the same to the last bit.
     progress
         Progress callback.
 

@@ -701,14 +701,14 @@ def join_tensors(
     base, other
         Sources of the baseline and of the analysed model.
     data
-        Data for the inputs of the baseline, as `Data` takes them.
+        Data for the inputs of the baseline: a file or folder, arrays, or an iterable of batches.
     local
         Whether to measure local errors.
     state
         Inputs by the outputs that are fed back to them; an item of the data is then a call.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
-        per call; None: one, see `run.streaming.iter_calls`.
+        per call; None: one. An item of several calls is a sequence that begins with zero states.
     batch
         Samples run together; None: as many as fit in memory.
     limit
@@ -746,7 +746,7 @@ def iter_batches(
     specs
         Inputs of the baseline.
     data
-        Data for these inputs, as `Data` takes them.
+        Data for these inputs: a file or folder, arrays, or an iterable of batches.
     tensor_join
         Join that gets the batches; the caller adds each before it takes the next.
     state
@@ -755,7 +755,7 @@ def iter_batches(
         sequence begins, and are left out otherwise: `TensorJoin.add` feeds the outputs back.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
-        per call; None: one, see `run.streaming.iter_calls`.
+        per call; None: one. An item of several calls is a sequence that begins with zero states.
     batch
         Samples run together; None: by the size of the baseline's tensors. Ignored with `state`.
     limit

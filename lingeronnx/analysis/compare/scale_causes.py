@@ -203,7 +203,7 @@ def format_range(row: ComparedTensor) -> str:
 
 
 def _exceeds_rounding_error(row: ComparedTensor) -> bool:
-    """Whether the layer's own error is larger than rounding explains.
+    """Whether the own error of the layer with output `row` is larger than rounding explains.
 
     That is an SQNR below _LOW_SQNR_DB, or the RMS error of a channel in integer steps: above
     _MAX_RMS_STEPS, or above 1 step and twice the median in a channel of low SQNR. False for inputs
@@ -223,7 +223,10 @@ def _exceeds_rounding_error(row: ComparedTensor) -> bool:
 
 
 def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
-    """Return the root mean square error of every channel in integer steps, [C]."""
+    """Return the root mean square of a tensor's error in each channel, in integer steps, [C].
+
+    `row` must be quantized; the factors by which channels were scaled count.
+    """
     form = row.stored_form
     assert form is not None
     return np.sqrt(row.channels.mean_squared_error) * form.q.scale * np.array(form.factor)

@@ -472,7 +472,7 @@ class Profile:
         out_dir
             Parent of the folder.
         prefixes, types
-            Operators, as in `select`.
+            Prefixes of the nodes' or modules' names, and operator types; None or empty selects all.
         force_per_channel
             Whether to write a histogram per channel, with the tag ``module/attr/tensor/channel``
             instead of ``module/attr/tensor``. A tensor without channels has one histogram.

@@ -73,8 +73,8 @@ def profile(
         Folder for statistic.txt, profile.html and profile.npz, which are always written there, and
         what `tensorboard` and `keep` add; None writes nothing.
     prefixes, types
-        Operators in statistic.txt, profile.html and tensorboard/, as in `Profile.select`;
-        profile.npz contains all.
+        Prefixes of names, and operator types, to show in statistic.txt, profile.html and
+        tensorboard/; None shows all. profile.npz contains all.
     with_stack
         Whether statistic.txt has a column with source locations.
     tensorboard

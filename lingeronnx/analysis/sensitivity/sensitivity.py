@@ -105,8 +105,7 @@ def sensitivity(
         Folder for the journal and the files of `Sensitivity.write`.
     metric
         One or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's), top1,
-        top5, ``module:function`` of (outputs, labels); see `stats.output_measures`. The first one
-        ranks.
+        top5, ``module:function`` of (outputs, labels). The first one ranks.
     what
         What is rounded: "both", "weight", "activation", or "all" three one by one.
     all_but_one
@@ -137,7 +136,8 @@ def sensitivity(
     ways
         How the user restarts and resumes, for messages.
     workers, cluster
-        As `run.cluster.map_jobs` takes them; each worker computes with one thread.
+        Number of processes, and address of a Dask cluster, that compute the blocks; each worker
+        computes with one thread. The result is the same.
     progress
         Progress callback.
 

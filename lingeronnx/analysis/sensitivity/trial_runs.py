@@ -114,8 +114,9 @@ class TrialRuns:
     ) -> None:
         """Choose the size of blocks, and compute the digest `key` of model and plan.
 
-        Nothing is run. `execution` is (number of processes, cluster), as `map_jobs` takes them;
-        `metric_names` are those of the ranking. `function` replaces the metrics, unless it is None.
+        Nothing is run. `execution` is (number of processes, address of a Dask cluster), each None
+        for this process; `metric_names` are those of the ranking. `function` replaces the metrics,
+        unless it is None.
         """
         self.planned, self._metric_names = planned, metric_names
         self._roundable, self._data, self._function = roundable, data, function

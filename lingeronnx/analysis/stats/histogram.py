@@ -213,7 +213,8 @@ class Histogram:
 
         A value between two points counts at both, in proportion to its distance from the other
         point. So neither the points nor the steps of integers cause gaps, and a value that changes
-        a little moves a little of its count. The range is widened as in `bins`.
+        a little moves a little of its count. The range is widened if low = high, or if it has fewer
+        floats than points.
 
         Returns
         -------

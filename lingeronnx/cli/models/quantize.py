@@ -370,7 +370,7 @@ def _check_report(folder: Path | None, data: str | None) -> None:
 def _check_deploy(
     folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None
 ) -> None:
-    """Raise ConfigError if the folder of --deploy cannot be written or calibration data are needed.
+    """Raise ConfigError if --deploy's folder cannot be written or calibration data are missing.
 
     A plan or a quantized model needs no data. Nothing is checked if `folder` is None.
     """

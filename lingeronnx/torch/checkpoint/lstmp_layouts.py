@@ -104,7 +104,7 @@ def convert_state_dict(
     Parameters
     ----------
     state
-        A state_dict, also wrapped, as for `parameters.read_checkpoint`; not modified.
+        A state_dict, also nested in a dict such as {"model": state_dict}; not modified.
     target_layout
         asr, plain, torch or ub.
     layout

@@ -222,7 +222,10 @@ def _find_packed(value: ir.Value, name: str, array: np.ndarray) -> PackedWeights
 
 
 def read_checkpoint(source: Any) -> dict[str, Tensor]:
-    """Read a state_dict.
+    """Return the tensors of a checkpoint by name, without gradient history.
+
+    A state_dict is also found in a mapping around it, such as {"model": state_dict}. No code in a
+    file is executed; its tensors are on the CPU.
 
     Parameters
     ----------

@@ -197,7 +197,9 @@ def init(
     calib: Any = None,
     exporter: str | None = _EXPORTER,
 ) -> nn.Module:
-    """Make `net` compute like its integer graph, with gradients.
+    """Make `net` compute like its integer graph, with gradients, by changing its modules' classes.
+
+    From then on `torch.onnx.export` writes the integer graph of such a net.
 
     Parameters
     ----------
@@ -218,10 +220,10 @@ def init(
         Arguments of `net`. With them, or after `trace_layers` of the complete net, the net is
         traced now, otherwise at its first call. They also determine the initial ranges.
     calib
-        Calibration data, as for `quantize`. With data the scales are calibrated and constant;
+        Calibration data, a file or arrays. With data the scales are calibrated and constant;
         without, they follow the running extremes in training and are constant in evaluation.
     exporter
-        Name of the exporter for the trace, as in `export`.
+        Torch's exporter for the trace, "dynamo" or "torchscript"; None for its default.
 
     Returns
     -------
