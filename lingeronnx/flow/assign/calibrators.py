@@ -66,18 +66,20 @@ _WINDOW_SPLITS = (0.5, 0.0, 0.25, 0.75, 1.0)  # fraction of the clipped length b
 
 
 def full_range_scale(stats: TensorStats, bits: int) -> float:
-    """Return the largest scale at which no value has an error of more than half a step.
+    """Return the largest scale at which no value in `stats` is off by more than half a step.
 
-    In counts per unit, not limited to powers of two. The largest value may round to one above the
-    largest integer and saturate, which costs half a step. ValueError if all values are 0.
+    It is in integer steps per unit and not limited to powers of two. The largest value may round to
+    one above the largest integer of `bits` bits and saturate, which costs half a step. Raises
+    ValueError if all values are 0.
     """
     return _scale_for_range(stats.low, stats.high, bits)
 
 
 def _scale_for_range(low: float, high: float, bits: int) -> float:
-    """Return the largest scale at which [low, high] saturates by at most half a step.
+    """Return the largest scale at which [`low`, `high`] saturates by at most half a step.
 
-    A negative `low` and a positive `high` each limit it; one of them must be given.
+    The integers are signed, of `bits` bits. A negative `low` and a positive `high` each limit the
+    scale; ValueError if there is neither.
     """
     half = 1 << (bits - 1)
     limits = []
@@ -97,7 +99,7 @@ def choose_symmetric_scale(
     percentile: float = PERCENTILE,
     consumer: ConsumerFunction | None = None,
 ) -> float:
-    """Choose the scale of a tensor of signed integers without zero point, in counts per unit.
+    """Choose the scale of a tensor of signed integers without zero point, in steps per unit.
 
     "max" gives the scale of the full range, "percentile" that of the percentile; "mse" and "kl"
     give the candidate with the least squared error or KL divergence. Above 8 bits, "mse" gives half
@@ -116,7 +118,8 @@ def choose_symmetric_scale(
     percentile
         Percentage of the values that "percentile" represents.
     consumer
-        Function that is the only consumer of the tensor, for "mse" up to 8 bits.
+        Function that is the only consumer of the tensor, whose result's error counts instead, for
+        "mse" up to 8 bits.
     """
     if stats.sum_of_squares == 0:
         return float(1 << (bits - 1))
@@ -152,10 +155,27 @@ def choose_affine_qparams(
     percentile: float = PERCENTILE,
     consumer: ConsumerFunction | None = None,
 ) -> tuple[float, int]:
-    """Choose scale (counts per unit) and zero point of a tensor of signed integers.
+    """Choose scale (steps per unit) and zero point of a tensor of signed integers.
 
-    The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` represents x, and 0 exactly. The
-    arguments are those of `choose_symmetric_scale`; an all-zero tensor gets zero point 0.
+    The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` represents x, and 0 exactly. An
+    all-zero tensor gets scale 2**(bits-1) and zero point 0. "max" and "percentile" place the range
+    in the middle of the integers; the other calibrators try scales and positions and take the pair
+    of the least error or KL divergence.
+
+    Parameters
+    ----------
+    stats
+        Statistics of the tensor.
+    bits
+        Bit width.
+    power_of_two
+        Whether only powers of two are allowed as scales.
+    calibrator
+        "max", "percentile", "kl", or another name for the least squared error.
+    percentile
+        Percentage of the values that "percentile" represents.
+    consumer
+        Function that is the only consumer of the tensor, whose result's squared error counts.
     """
     range_low, range_high = min(stats.low, 0.0), max(stats.high, 0.0)
     if stats.sum_of_squares == 0:
@@ -180,7 +200,7 @@ def choose_affine_qparams(
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def cost(window: tuple[float, int]) -> float:
-        """Return the KL divergence or the quantization error of a window (scale, zero point)."""
+        """Return the KL divergence or the squared error of a `window` (scale, zero point)."""
         scale, zero = window
         if calibrator == "kl":
             return kl_divergence(stats, scale, low - zero, high - zero)
@@ -192,15 +212,15 @@ def choose_affine_qparams(
 def _window_zero_point(
     scale: float, range_low: float, range_high: float, split: float, bits: int
 ) -> int:
-    """Return the zero point of a window at `scale` within [range_low, range_high].
+    """Return the zero point at which integers of `scale` cover part of [range_low, range_high].
 
-    It is limited to the integers of `bits` bits, so that 0 is in the window.
+    It is limited to the integers of `bits` bits, so that 0 is represented.
 
     Parameters
     ----------
     split
-        Fraction of the clipped length that is below the window: 0 begins it at `range_low`, 1 ends
-        it at `range_high`.
+        Fraction of the clipped length that lies below the covered part: with 0 that begins at
+        `range_low`, with 1 it ends at `range_high`.
     """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     clipped = (range_high - range_low) - (high - low) / scale
@@ -211,14 +231,16 @@ def _window_zero_point(
 def candidate_scales(
     stats: TensorStats, bits: int, *, power_of_two: bool, extend_to_percentile: bool = False
 ) -> list[float]:
-    """Return the candidate scales, ascending from the one that represents the full range.
+    """Return the scales that calibrators try, ascending from that of the full range.
 
-    Without powers of two, that one maps the largest magnitude to the largest integer.
+    They are in steps per unit. Powers of two begin with the largest at which no value is off by
+    more than half a step; free scales begin with the one that maps the largest magnitude in `stats`
+    to the largest integer of `bits` bits. They end at 16 or 4 times the first.
 
     Parameters
     ----------
     extend_to_percentile
-        Whether to continue until only `_MIN_COVERED_PERCENT` percent of the values are represented.
+        Whether to go on until only 99 percent of the values are represented.
     """
     max_abs = max(stats.high, -stats.low)
     min_ratio = 1.0
@@ -234,8 +256,8 @@ def candidate_scales(
 def _candidate_multipliers(power_of_two: bool, min_ratio: float) -> list[float]:
     """Return the multipliers of the full-range scale, ascending from 1 to at least `min_ratio`.
 
-    Powers of two up to at least 2**_POWER_OF_TWO_STEPS, or else up to at least 4, with
-    `_FREE_SCALE_STEPS` geometric steps per factor of 4.
+    They are powers of two up to at least 16, or else 48 geometric steps per factor of 4, up to at
+    least 4.
     """
     if power_of_two:
         max_exponent = max(_POWER_OF_TWO_STEPS, math.ceil(math.log2(min_ratio)))
@@ -245,9 +267,9 @@ def _candidate_multipliers(power_of_two: bool, min_ratio: float) -> list[float]:
 
 
 def percentile_threshold(stats: TensorStats, percentile: float) -> float:
-    """Return T > 0 such that `percentile` percent of the values have |x| <= T.
+    """Return T > 0 such that `percentile` percent of the values in `stats` have |x| <= T.
 
-    Read off the histogram and interpolated within its bin; never above the largest |x|.
+    It is read off the histogram and interpolated within its bin; it is never above the largest |x|.
     """
     counts = stats.bins[HALF_BINS:] + stats.bins[HALF_BINS - 1 :: -1]  # by |x|
     cumulative = np.cumsum(counts)
@@ -264,10 +286,11 @@ def percentile_threshold(stats: TensorStats, percentile: float) -> float:
 
 
 def kl_divergence(stats: TensorStats, scale: float, low: int, high: int) -> float:
-    """Compute the KL of the module's docstring for integers low..high (inclusive) at `scale`.
+    """Return the KL divergence of values in `stats` from their integers `low`..`high` at `scale`.
 
-    The bin that begins at zero is excluded. Infinite if no other value is inside; 0 if there is
-    none.
+    It compares the histogram, with clipped values added to its outermost bins inside, and the one
+    in which the bins of each integer are averaged; a bias for the number of bins is subtracted. The
+    bin that begins at zero is excluded. Infinite if no other value is inside; 0 if there is none.
     """
     centers, counts = stats.nonzero_bins()
     first_positive_bin = math.ldexp(1.0, stats.exponent) * stats.factor  # twice its center

@@ -40,13 +40,15 @@ def compute_group_qparams(
     calibrator: str,
     weights_refined: bool = False,
 ) -> Affine:
-    """Choose the scales of a matrix in groups, and return them as per-group parameters.
+    """Choose a scale for every `size` weights of a matrix row, and return them as parameters.
+
+    Scales are S / m, with a float S per row and an integer m per group.
 
     Parameters
     ----------
     values
-        Matrix [O, I] with I > size; the last group of a row may be shorter. A row of zeros gets the
-        smallest scale of the others, or 2^(bits-1) if all are zero.
+        Matrix [O, I] with I > size; the last group of a row may be shorter. A row of zeros gets
+        the smallest scale of the others, or 2^(bits-1) if all are zero.
     size
         Group size.
     bits
@@ -56,8 +58,8 @@ def compute_group_qparams(
     calibrator
         "max", or another one for the least squared error.
     weights_refined
-        Whether the weights are refined later; only up to _LOW_BITS bits does this change the
-        candidate scales.
+        Whether the weights are refined later; only up to 4 bits does this change the candidate
+        scales.
     """
     rows, inputs = values.shape
     group_count = -(-inputs // size)
@@ -90,10 +92,10 @@ def compute_group_qparams(
 
 
 def _choose_multipliers(power_of_two: bool, low_bits_refined: bool) -> np.ndarray:
-    """Return the candidate multipliers of the full-range scale, the first of which is 1.
+    """Return the candidates of a group's scale, relative to the one of its full range.
 
-    `low_bits_refined`: refined weights of few bits, whose scales only decrease; it does not count
-    for powers of two.
+    The first is 1. `low_bits_refined`: the weights have few bits and are refined later, so that
+    scales only decrease; it does not count for powers of two.
     """
     if power_of_two:
         return _POWER_OF_TWO_MULTIPLIERS
@@ -101,11 +103,11 @@ def _choose_multipliers(power_of_two: bool, low_bits_refined: bool) -> np.ndarra
 
 
 def _accumulator_scales(scales: np.ndarray, power_of_two: bool, default: float) -> np.ndarray:
-    """Return the scales S [O] of the rows from those of their groups.
+    """Return the scale S [O] of each row, of which its groups' scales are integer fractions.
 
-    Free scales: MAX_GROUP_FACTOR times the smallest, rounded to float32. Powers of two: the
-    largest, at most _MAX_POWER_OF_TWO_FACTOR times the smallest. A row of zeros counts as having
-    the smallest scale of all rows.
+    Free scales: MAX_GROUP_FACTOR times the smallest of the groups, rounded to float32. Powers of
+    two: the largest, at most 128 times the smallest. A row of zeros counts as having the smallest
+    scale of all rows.
 
     Parameters
     ----------
@@ -127,9 +129,9 @@ def _accumulator_scales(scales: np.ndarray, power_of_two: bool, default: float) 
 
 
 def _least_error_scales(groups: np.ndarray, candidates: np.ndarray, bits: int) -> np.ndarray:
-    """Return the candidate scale with the least squared error for each group, [O, groups].
+    """Return the candidate scale with the least squared error of each group, [O, groups].
 
-    The first of equal ones.
+    Of equally good ones it is the first.
 
     Parameters
     ----------

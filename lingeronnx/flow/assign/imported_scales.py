@@ -80,16 +80,21 @@ class ImportedQParams:
 
     @property
     def kept(self) -> bool:
-        """Whether the conversion changed nothing.
+        """Whether the conversion of the imported scale to the platform changed nothing.
 
-        For an activation: no resolution lost and the same zero point; for a weight: `sqnr` is None.
+        For an activation: no resolution lost and the same zero point; for a weight: its integers
+        are unchanged (`sqnr` is None).
         """
         if self.bits_lost is None:
             return self.sqnr is None
         return self.bits_lost == 0 and self.qparams.zero_point == self.zero_point
 
     def __str__(self) -> str:
-        """Describe the changed scale and its cost: bits of resolution if known, else SQNR in dB."""
+        """Return "'tensor': scale A changed to B: cost" for a changed scale.
+
+        The cost is in bits of resolution for an activation, else the SQNR in dB. A removed zero
+        point is named, and of several new scales the smallest.
+        """
         new_scale = float(self.qparams.scales.min())
         if self.bits_lost is not None:
             cost = f"{self.bits_lost:.2f} bits of resolution"
@@ -102,9 +107,9 @@ class ImportedQParams:
         return f"'{self.tensor}': {change}: {cost}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the conversion as JSON-ready values.
+        """Return the conversion as JSON-ready values: tensor, imported and used parameters, cost.
 
-        "held_scale", "held_bits" and "held_zero_point" are those in use.
+        "held_scale", "held_bits" and "held_zero_point" are those in use on the platform.
         """
         qparams = self.qparams
         return {
@@ -129,7 +134,7 @@ def import_activation_qparams(
     stats: Stats,
     factors: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Affine], list[ImportedQParams]]:
-    """Convert the imported scales of activations, with one result per shared scale.
+    """Convert the imported scales of activations to the platform, one result per shared scale.
 
     Of several imported scales in a group, the one with the largest magnitude of its range counts,
     among observed tensors if any of these has one. Groups without an imported scale are left out.
@@ -176,7 +181,7 @@ def import_activation_qparams(
 
 
 def _record_activation(name: str, grid: Affine, qparams: Affine, factor: float) -> ImportedQParams:
-    """Record the conversion of an activation's imported `grid` to `qparams`.
+    """Return the record that the imported `grid` of activation `name` became `qparams`.
 
     `factor` divides its values in the graph, so the new scale counts times `factor`. Bits lost are
     log2(old / new scale), 0 within a relative 1e-6.
@@ -196,11 +201,12 @@ def _convert_activation_qparams(
     stats: Stats,
     factor: float,
 ) -> Affine:
-    """Convert the parameters of an activation whose values are divided by `factor`.
+    """Convert the imported parameters `grid` of an activation, divided by `factor`, to the target.
 
     The width becomes the largest supported one up to that of `grid`, else the smallest. A zero
     point is removed (with a scale for a symmetric range) if the width changes, exceeds 8 bits or
-    the group does not allow it. In mode q-value the scale becomes a power of two.
+    the group does not allow it. In mode q-value the scale becomes a power of two, for which the
+    statistics of the group count.
     """
     supported_bits = [width for width in target.bits if width <= grid.bits]
     bits = max(supported_bits, default=min(target.bits))
@@ -216,11 +222,11 @@ def _convert_activation_qparams(
 
 
 def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zero: int) -> float:
-    """Return the power of two next to `scale` that is better for the values.
+    """Return the power of two next below or above `scale` that is better for the values.
 
-    `scale` itself if it is a power of two within a relative 1e-5. Otherwise the one with less
-    quantization error over `stats`; without statistics the upper one if that clips no more than
-    `_MAX_CLIPPED_SHARE` of the range. `zero` is the zero point.
+    A scale that is one within a relative 1e-5 becomes that one. Otherwise it is the one with less
+    quantization error over `stats`, at `bits` and zero point `zero`; without statistics the upper
+    one if that clips at most 1/15 of the range.
     """
     lower = floor_power_of_two(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
@@ -237,15 +243,18 @@ def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zer
 def import_weight_qparams(
     imported: ImportedQuantization, partition: Partition, target: Target, config: QuantConfig
 ) -> tuple[dict[str, Affine], dict[str, Affine]]:
-    """Convert the imported scales of weights whose values lie on a grid that the platform has.
+    """Return the imported scales of weights that keep their integers on the platform.
+
+    A weight keeps them if its values lie on an imported grid (integers / scale) that the target
+    supports.
 
     Returns
     -------
     tensors : dict
         {weight: parameters} of the weights that keep their integers.
     grids : dict
-        {weight: imported grid} of every weight that has one; the matching one if there are several,
-        else the first.
+        {weight: imported grid} of every weight that has one; the matching one if there are
+        several, else the first.
     """
     by_weight: dict[str, Affine] = {}
     grids: dict[str, Affine] = {}
@@ -262,10 +271,11 @@ def import_weight_qparams(
 def candidate_weight_qparams(
     imported: ImportedQuantization, node: ir.Node, name: str, values: np.ndarray
 ) -> list[Affine]:
-    """Return the imported grids that may belong to a weight; [] if there are none.
+    """Return the imported parameters that may belong to weight `name`; [] if there are none.
 
-    The grid of that name comes first; then those of the layer, each followed by its form with
-    scales adapted to a folded batch normalization.
+    Those of that name come first; then those of the layer, each followed by its form with scales
+    adapted to a folded batch normalization. If the name has some, only those of the layer that are
+    identical to them are added.
 
     Parameters
     ----------
@@ -289,7 +299,8 @@ def candidate_weight_qparams(
 def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
     """Yield (node, operator, weight name, values) of every quantized weight, in graph order.
 
-    Values are float64. Weights that are not constant are left out.
+    Values are float64. Weights that are not constant are left out; those of a batch normalization
+    are its folded factors.
     """
     for node, op in partition.integer_nodes:
         for index in op.weight_inputs(node):
@@ -301,11 +312,11 @@ def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, 
 def _rescale_for_folded_norm(
     grid: Affine, original: np.ndarray, values: np.ndarray
 ) -> list[Affine]:
-    """Return, in a list, the grid of a weight whose channels were scaled by a folded normalization.
+    """Return [`grid` with the scales of a weight whose channels a folded normalization scaled].
 
     The scale of each channel of axis 0 is multiplied by its largest magnitude in `original` over
-    that in `values`. Empty if the shapes differ, the grid has another axis, a channel is all zero,
-    or there is one channel only.
+    that in `values`. The list is empty if the shapes differ, there is only one axis or channel, the
+    grid has another axis, or a channel is all zero.
     """
     if original.shape != values.shape or original.ndim < 2 or grid.axis not in (None, 0):
         return []
@@ -322,12 +333,12 @@ def _rescale_for_folded_norm(
 def _match_weight_qparams(
     grid: Affine, values: np.ndarray, op_format: Format, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return the parameters of `values` on `grid`, or None if the integers would change.
+    """Return the parameters of a weight's `values` on `grid`, or None if its integers would change.
 
     A width that the platform lacks becomes its largest one, if that is wider, else None. Groups
     must have the size of `weight_scales`, their own width, and an operator with groups; scales per
-    channel need the operator's channel axis, with `weight_scales` other than "tensor". Then see
-    `_accept_if_on_grid`.
+    channel need the operator's channel axis, with `weight_scales` other than "tensor". The values
+    must lie on the grid, and in mode q-value its scales must be powers of two.
     """
     bits = grid.bits
     if bits not in target.bits:
@@ -354,9 +365,10 @@ def _match_weight_qparams(
 
 
 def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
-    """Return `grid` in groups along the rows of `values` [O, I]; a row's S is m times a group's.
+    """Return `grid` with groups along the rows of `values` [O, I], its scales as S / m.
 
-    Returns None if the shapes do not match or the scales of a row have no integer factors.
+    S is a scale per row and m an integer per group. Returns None above 8 bits, if the shapes do not
+    match, or if the scales of a row have no such integers.
     """
     assert isinstance(grid.granularity, PerGroup)
     if values.ndim != 2 or grid.bits > 8:
@@ -375,7 +387,7 @@ def _accept_if_on_grid(
 ) -> Affine | None:
     """Return `qparams` if `values` lie on its integers and the mode supports its scales, else None.
 
-    Counts may differ from integers by less than `_GRID_TOLERANCE`; all must be in range, and in
+    Values times scales may differ from integers by less than 0.01, all must be in range, and in
     mode q-value all scales powers of two. None for `qparams` of None.
     """
     if qparams is None or (config.mode == "q-value" and not qparams.power_of_two):
@@ -392,10 +404,10 @@ def _accept_if_on_grid(
 def measure_weight_conversion(
     partition: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
-    """Return the conversion of each weight that has an imported grid and parameters.
+    """Return the conversion of each weight that has imported parameters and new ones.
 
-    `sqnr` of a conversion is in dB, of the rounding to the new grid; None if the noise is at most
-    1e-8 of the weight's power.
+    `sqnr` of a conversion is in dB, of the rounding to the new parameters; None if the noise is at
+    most 1e-8 of the weight's power.
 
     Parameters
     ----------
@@ -404,7 +416,7 @@ def measure_weight_conversion(
     tensors
         {weight: parameters on the platform}.
     grids
-        {weight: imported grid}.
+        {weight: imported parameters}.
     """
     by_weight = {}
     for _, _, name, values in iter_quantized_weights(partition):
@@ -429,14 +441,14 @@ def measure_weight_conversion(
 def format_model_import(
     imported: Sequence[ImportedQParams], missing: Sequence[str], synthetic: bool, full: bool
 ) -> list[str]:
-    """Format notes on the conversion of a quantized model's scales.
+    """Return notes for the report on the conversion of a quantized model's scales.
 
     Parameters
     ----------
     imported
         Conversions of the scales.
     missing
-        Tensors without an imported scale.
+        Tensors without an imported scale; the first three are named.
     synthetic
         Whether the missing ones were calibrated on synthetic inputs.
     full
@@ -456,7 +468,10 @@ def format_model_import(
 
 
 def _format_requantized(weights: Sequence[ImportedQParams]) -> list[str]:
-    """Format the note on weights with an SQNR, naming the lowest; empty if there are none."""
+    """Return [the note with the number and lowest SQNR of weights with new integers], or [].
+
+    Those are the conversions in `weights` that have an SQNR.
+    """
     requantized = [(weight.sqnr, weight.tensor) for weight in weights if weight.sqnr is not None]
     if not requantized:
         return []
@@ -465,15 +480,15 @@ def _format_requantized(weights: Sequence[ImportedQParams]) -> list[str]:
 
 
 def _count_kept(conversions: Sequence[ImportedQParams]) -> str:
-    """Format how many conversions changed nothing, such as "3 of 5"."""
+    """Return how many conversions changed nothing, such as "3 of 5"."""
     return f"{sum(conversion.kept for conversion in conversions)} of {len(conversions)}"
 
 
 def _format_activation_changes(activations: Sequence[ImportedQParams]) -> list[str]:
-    """Format notes on removed zero points and changed scales of activations.
+    """Return notes on removed zero points and on changed scales of activations.
 
-    One note each, left out if there is nothing to say. `bits_lost` may be negative; 0 does not
-    count.
+    One note each, left out if there is nothing to say. The second gives mean and largest loss in
+    bits of resolution; it may be negative, and 0 does not count as a change.
     """
     notes = []
     centered = [
@@ -499,13 +514,16 @@ def _format_activation_changes(activations: Sequence[ImportedQParams]) -> list[s
 
 
 def calibration_hint(synthetic: bool) -> str:
-    """Return how tensors without an imported scale were calibrated."""
+    """Return text on how tensors without an imported scale were calibrated.
+
+    It asks for real data if `synthetic`: the inputs were random.
+    """
     if synthetic:
         return "calibrated on synthetic inputs; pass real data with --calib"
     return "calibrated"
 
 
 def format_names(names: Sequence[str], max_names: int) -> str:
-    """Format names in quotes, the first `max_names` of them and the number of the others."""
+    """Return `names` in quotes, the first `max_names` of them, and the number of the others."""
     others = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(f"'{name}'" for name in names[:max_names]) + others

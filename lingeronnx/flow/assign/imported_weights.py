@@ -70,8 +70,8 @@ def import_external_weight_scales(
 ) -> ImportedWeights:
     """Convert the imported scales of all quantized weights, rejecting those that do not match.
 
-    The result has the parameters by weight, the reason of each rejection, and the names in the file
-    that were matched. Weights without an imported scale are in none of these.
+    The result has the parameters by weight, the conversions, the reason of each rejection, and the
+    names in the file that were matched. Weights without an imported scale are in none of these.
     """
     result = ImportedWeights()
     for node, op, name, values in iter_quantized_weights(partition):
@@ -99,12 +99,12 @@ def _convert_best(
     target: Target,
     config: QuantConfig,
 ) -> ImportedQParams | str:
-    """Convert the grid of `grids` whose result has the highest SQNR on `values`.
+    """Convert those of `grids` (imported parameters) with the highest SQNR on a weight's `values`.
 
-    Returns the reason (text) instead if none can be converted, or if the best is more than
-    `_MAX_SQNR_LOSS_DB` below a per-tensor scale from the largest magnitude. `sqnr` of the result is
-    in dB; None if the scales stay the same (within a relative 1e-6). `axis` is the operator's
-    channel axis, None without scales per channel.
+    Returns the reason (text) instead if none can be converted, or if the best is more than 12 dB
+    below a per-tensor scale from the largest magnitude. `sqnr` of the result is in dB; None if the
+    scales stay the same (within a relative 1e-6). `axis` is the operator's channel axis, None
+    without scales per channel.
     """
     candidates = []
     for grid in grids:
@@ -132,9 +132,10 @@ def _convert_best(
 
 
 def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
-    """Format the reason why no grid could be converted, from the first `grid`.
+    """Return the reason why no imported parameters fit a weight, by the first, `grid`.
 
-    It is too many bits for the platform, else scales that do not match the shape.
+    It is too many bits for the platform, else a number of scales that does not match the shape of
+    `values`.
     """
     if grid.bits > max(target.bits):
         supported = " or ".join(map(str, target.bits))
@@ -145,10 +146,10 @@ def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
 def _convert_weight_qparams(
     grid: Affine, values: np.ndarray, axis: int | None, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return the parameters of `values` at the scales of `grid`, or None if that is impossible.
+    """Return parameters of a weight at the scales of `grid`, or None if that is impossible.
 
     The width is the platform's smallest one that is no smaller; None if there is none. Several
-    scales stay one per channel of `axis`, or become the smallest if the weights have one scale per
+    scales stay one per channel of `axis`, or become the smallest if the settings want one per
     tensor; None if their number is not that of the channels. Zero points are removed.
     """
     bits = min((width for width in target.bits if width >= grid.bits), default=0)
@@ -170,7 +171,7 @@ def _convert_weight_qparams(
 
 
 def _symmetric_scales(grid: Affine) -> list[float]:
-    """Return the scales of a symmetric grid of the same range, one for each scale of `grid`.
+    """Return, for each scale of `grid`, that of a symmetric range that covers the same values.
 
     A scale changes only if its zero point is not the center of the integers.
     """
@@ -201,7 +202,7 @@ def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, config: Quan
 
 
 def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
-    """Return the SQNR in dB of `values` rounded to integers.
+    """Return the SQNR in dB of `values` rounded and clipped to the integers of `qparams`.
 
     inf if nothing is lost, -inf if all values are 0 but their integers are not.
     """
@@ -212,10 +213,10 @@ def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
 def update_applied_qparams(
     imported: Sequence[ImportedQParams], tensors: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
-    """Return the conversions with the parameters of the final plan (`tensors`, by name).
+    """Return the conversions with the parameters that the final plan has in `tensors`, by name.
 
-    `legalize` may have changed these: `bits_lost` of an activation grows by log2 of the ratio of
-    the scales. Conversions of other tensors keep theirs.
+    Legalization may have lowered scales: `bits_lost` of an activation grows by log2 of the ratio.
+    Conversions of other tensors stay as they are.
     """
     updated = []
     for conversion in imported:
@@ -231,12 +232,12 @@ def update_applied_qparams(
 def collect_rejections(
     read: ImportedQuantization, imported: Sequence[ImportedQParams], weights: ImportedWeights
 ) -> dict[str, str]:
-    """Return {tensor or weight: reason} of all entries of a file that were not used.
+    """Return {tensor or weight: reason} of all entries of a scale file that were not used.
 
     Parameters
     ----------
     read
-        Contents of the file.
+        Contents of the file, with entries that were rejected when it was read.
     imported
         Conversions of the scales that were used.
     weights
@@ -253,9 +254,9 @@ def collect_rejections(
 
 
 def _format_changes(changed: Sequence[ImportedQParams]) -> list[str]:
-    """Format notes on changed scales: those rounded to powers of two, and those converted.
+    """Return notes on changed scales: rounded to powers of two, and otherwise converted.
 
-    At most one note each, left out without names. At most _MAX_NAMES names are listed.
+    At most one note each, left out without names. At most 5 names are listed.
     """
     rounded = [entry.tensor for entry in changed if entry.qparams.power_of_two]
     converted = [entry.tensor for entry in changed if not entry.qparams.power_of_two]
@@ -275,7 +276,9 @@ def format_plan_import(
     synthetic: bool,
     full: bool,
 ) -> list[str]:
-    """Format notes on the conversion of another tool's scales.
+    """Return notes for the report on the conversion of another tool's scales.
+
+    They tell how many were kept, changed, rejected (by reason) and missing.
 
     Parameters
     ----------

@@ -34,13 +34,13 @@ class UnsupportedScaleError(ConstraintError):
     def __init__(
         self, message: str, tensors: tuple[str, ...], exponent: int, min_exponent: int
     ) -> None:
-        """Keep the tensors at fault, their exponent, and the smallest one that is supported."""
+        """Keep the `tensors` that share the scale, its `exponent`, and the smallest supported."""
         super().__init__(message)
         self.tensors, self.exponent, self.min_exponent = tensors, exponent, min_exponent
 
 
 def _round_to_float32(scale: float) -> float:
-    """Round a scale to float32, as it is stored in a file."""
+    """Return `scale` rounded to float32, as it is stored in a file."""
     return float(np.float32(scale))
 
 
@@ -50,7 +50,7 @@ def _limit_scales_for_biases(
     """Lower the scales of weight channels, in place, at which the channel's bias would overflow.
 
     A quarter of the accumulator is reserved for changes of the bias by refinement. A channel whose
-    weights are so small compared with its bias loses nothing. Weights with one scale are not
+    weights are so small compared with its bias loses nothing. Weights with a single scale are not
     changed.
 
     Parameters
@@ -74,11 +74,11 @@ def _limit_scales_for_biases(
 
 
 def _limit_for_bias(weight: Affine, data: Affine, bias: np.ndarray, power_of_two: bool) -> Affine:
-    """Return `weight` with channel scales at which the bias fits the accumulator.
+    """Return the parameters `weight` with channel scales at which `bias` fits the accumulator.
 
-    The bias in accumulator counts is limited to 2^29 if weight and `data` (the layer's input) have
-    at most 8 bits, else 2^58. Scales only decrease, with `power_of_two` to powers of two; `bias`
-    has one or more rows of one value per channel, the largest of which counts.
+    The bias at the accumulator's scale is limited to 2^29 if weight and `data` (the layer's input)
+    have at most 8 bits, else 2^58. Scales only decrease, with `power_of_two` to powers of two;
+    `bias` has one or more rows of one value per channel, the largest magnitude of which counts.
     """
     top = 2.0 ** (29 if max(data.bits, weight.bits) <= 8 else 58)
     sums = weight.sums
@@ -112,7 +112,7 @@ class _ScaleLegalizer:
     def __init__(
         self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target
     ) -> None:
-        """Copy the plan's stored parameters by tensor, and map each tensor to its scale group.
+        """Copy the parameters of `plan`, rounded as in a file, and map each tensor to its group.
 
         The plan is not modified; results are `tensors` {name: parameters} and `lowered` {name:
         (scale before, reason)}.
@@ -128,7 +128,7 @@ class _ScaleLegalizer:
     def unify_shared_scales(self) -> None:
         """Set tensors that share a scale to the smallest of their scales, and to its zero point.
 
-        Bit widths stay.
+        `tensors` is changed in place; bit widths stay.
         """
         smallest_of_group: dict[int, Affine] = {}
         for name, group in self._group_of.items():
@@ -141,7 +141,10 @@ class _ScaleLegalizer:
                 self.tensors[name] = current.changed(smallest.scale, zero_point=smallest.zero_point)
 
     def exponent_of(self, name: str) -> int:
-        """Return log2 of the scale of `name`; raise ConstraintError if it is not a power of two."""
+        """Return log2 of the scale of tensor `name`.
+
+        Raises ConstraintError if the scale is not a power of two.
+        """
         exponent = self.tensors[name].exponent
         if exponent is None:
             raise ConstraintError(
@@ -151,10 +154,11 @@ class _ScaleLegalizer:
         return exponent
 
     def lower_exponents(self, partition: Partition) -> None:
-        """Lower exponents to the limits of the target and the operators until nothing changes.
+        """Lower scales to the limits of target and operators, in place, until nothing changes.
 
-        A tensor is lowered with its group; the first reason is kept in `lowered`. Raises
-        ConstraintError for a scale that is not a power of two.
+        Limits are exponents (log2 of a scale). A tensor is lowered with those that share its scale;
+        the first reason is kept in `lowered`. Raises ConstraintError for a scale that is not a
+        power of two.
         """
         max_exponent = self._target.exponents[1]
         target_reason = f"{self._target.name} supports scales up to 2^{max_exponent}"
@@ -171,9 +175,9 @@ class _ScaleLegalizer:
                     changed |= self._cap_exponent(output, limit, reason)
 
     def _cap_exponent(self, name: str, limit: int, reason: str) -> bool:
-        """Lower the shared scale of a tensor to at most 2^limit; return whether it changed.
+        """Lower the shared scale of tensor `name` to at most 2^`limit`; return whether it changed.
 
-        The first change of each member is recorded in `lowered` with `reason`.
+        The scale before the first change of each member is recorded in `lowered` with `reason`.
         """
         if self.exponent_of(name) <= limit:
             return False
@@ -183,7 +187,7 @@ class _ScaleLegalizer:
         return True
 
     def check_supported(self, partition: Partition) -> None:
-        """Check that all scales are large enough.
+        """Raise an error unless all scales are large enough for the target and for consumers.
 
         Raises
         ------
@@ -213,7 +217,7 @@ class _ScaleLegalizer:
                 )
 
     def notes(self) -> list[str]:
-        """Return a note for each tensor whose scale was lowered, with the reason.
+        """Return a note for each tensor whose scale was lowered to a limit, with the reason.
 
         Each is "scale of 'NAME' lowered from A to B: REASON".
         """
@@ -230,7 +234,7 @@ def legalize(
 
     Scales are only ever lowered, so this terminates: the exponent of an output must not exceed the
     limits given by its inputs and by the target. For a target with free scales, only shared scales
-    and the limits for biases count.
+    and the limits for biases count. `plan` is not modified.
 
     Returns
     -------

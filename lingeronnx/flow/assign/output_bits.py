@@ -20,11 +20,11 @@ def apply_output_bits(
     policy: ScalePolicy,
     target: Target,
 ) -> None:
-    """Set the output widths of `policy` in `tensors`, in place; "float" removes a tensor's entry.
+    """Set the output widths that `policy` requests in `tensors`, in place.
 
-    A wide output gets the scale that the policy sets, else the calibrated one, but at most that of
-    its accumulator, which loses nothing. A 16-bit input of a sigmoid or tanh gets the scale of that
-    function's table.
+    "float" removes a tensor's entry. A wide output gets the scale that the policy sets, else the
+    calibrated one, but at most that of its accumulator, which loses nothing. A 16-bit input of a
+    sigmoid or tanh gets the scale of that function's table.
 
     Raises
     ------
@@ -57,10 +57,10 @@ def apply_output_bits(
 
 
 def _check_output_bits(name: str, bits: int | str, is_wide_output: bool, target: Target) -> None:
-    """Raise ConfigError unless the output `name` can have the width `bits`.
+    """Raise ConfigError unless the output `name` can have the width `bits` (a number or "float").
 
-    `is_wide_output` says whether it is the output of a layer that may be wider; its width is one of
-    the target's, or "float".
+    It must be the output of a layer that may be wider, `is_wide_output`, and the width one of the
+    target's, or "float".
     """
     if not is_wide_output:
         activation_inputs = ""

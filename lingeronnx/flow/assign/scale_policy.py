@@ -73,7 +73,7 @@ class ScalePolicy:
     widened_weights: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def policy_for_tensors(self, names: Iterable[str], bits: int) -> TensorScalePolicy:
-        """Return the policy of tensors that share a scale.
+        """Return the policy of the tensors `names`, which share a scale.
 
         For each setting the override of the first tensor that has one wins, else the policy's.
 
@@ -82,7 +82,7 @@ class ScalePolicy:
         names
             The tensors.
         bits
-            Default width.
+            Width without an override.
         """
         settings: dict[str, Any] = {}
         for name in names:
@@ -98,19 +98,25 @@ class ScalePolicy:
 
     @property
     def group_size(self) -> int | None:
-        """Number of weights of a row that share a scale; None without groups."""
+        """Number of weights of a row that share a scale, from `weight_scales`.
+
+        None without groups.
+        """
         return parse_group_size(self.weight_scales)
 
     def width(self, *names: str) -> int:
-        """Return the width in bits of activations that share a scale, by default `self.bits`."""
+        """Return the bits of activations `names` that share a scale: overridden, or the default."""
         return self.policy_for_tensors(names, self.bits).bits
 
     def weight_bits_for(self, name: str) -> int:
-        """Return the width in bits of the weight `name`, by default `self.weight_bits`."""
+        """Return the bits of the weight `name`: overridden, or `self.weight_bits`."""
         return self.policy_for_tensors([name], self.weight_bits).bits
 
     def with_fixed_scales(self, scales: Mapping[str, float]) -> ScalePolicy:
-        """Return a copy with fixed scales ({tensor: scale}), in addition to its other overrides."""
+        """Return a copy with fixed `scales` ({tensor: scale}), in addition to its other overrides.
+
+        They replace a scale that is overridden already.
+        """
         fixed = {
             name: {**self.overrides.get(name, {}), "scale": scale} for name, scale in scales.items()
         }
@@ -154,16 +160,16 @@ class TensorScalePolicy:
     def choose_qparams(
         self, stats: TensorStats, consumer: ConsumerFunction | None = None
     ) -> tuple[float, int]:
-        """Choose (scale, zero point) by the calibrator, ignoring `self.scale`.
+        """Choose (scale, zero point) of a tensor with statistics `stats` by the calibrator.
 
-        See `choose_affine_qparams`.
+        The scale is in steps per unit; a scale set by the user is ignored.
 
         Parameters
         ----------
         stats
             Statistics of the tensor.
         consumer
-            Function that is the only consumer of the tensor.
+            Function that is the only consumer of the tensor, whose result's error counts.
         """
         return choose_affine_qparams(
             stats,
@@ -175,9 +181,10 @@ class TensorScalePolicy:
         )
 
     def choose_scale(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> float:
-        """Choose a scale without zero point by the calibrator (`choose_symmetric_scale`).
+        """Choose the scale, without zero point, of a tensor with statistics `stats`.
 
-        `self.scale` is ignored; the arguments are those of `choose_qparams`.
+        It is in steps per unit, by the calibrator; a scale set by the user is ignored. `consumer`
+        is the function that is the only consumer of the tensor, whose result's error counts.
         """
         return choose_symmetric_scale(
             stats,
@@ -190,9 +197,9 @@ class TensorScalePolicy:
 
 
 def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> ScalePolicy:
-    """Build the scale policy, with 16 bits for tensors and weights that states depend on.
+    """Return the policy for scales, with 16 bits for tensors and weights that states depend on.
 
-    These are those of `find_16bit_state_tensors`; none if activations have 16 bits anyway.
+    Which these are follows from the setting `state`; none if activations have 16 bits anyway.
     """
     conf = prepared.conf
     wide_names: list[str] = []
@@ -204,13 +211,12 @@ def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> Scale
 def build_scale_policy(
     prepared: PreparedModel, partition: Partition, wide_names: Sequence[str]
 ) -> ScalePolicy:
-    """Resolve the settings and overrides to tensors and weights of the partitioned graph.
+    """Return the policy for scales: settings and overrides by tensor and weight of the graph.
 
-    Settings for a layer that moved to the host are ignored (`describe_ineffective_overrides`
-    reports them). If layers may move to the host, outputs that a chip part passes to the host
-    before another part get the largest output width of a layer, unless an override sets a width.
-    Weights whose width their layer does not support (`_find_widened_weights`) get the smallest
-    width of `target.bits`.
+    Settings for a layer that moved to the host are ignored. If layers may move to the host, outputs
+    that a chip part passes to the host before another part get the largest output width of a layer,
+    unless an override sets a width. Weights whose width their layer does not support get the
+    smallest width of `target.bits`.
 
     Parameters
     ----------
@@ -247,10 +253,11 @@ def build_scale_policy(
 def _add_user_overrides(
     overrides: dict[str, dict[str, Any]], prepared: PreparedModel, partition: Partition
 ) -> None:
-    """Add the user's overrides to those by tensor and weight (`overrides`), in place.
+    """Add the user's overrides to `overrides` ({tensor or weight: settings}), in place.
 
-    `weight_bits` become the bits of the node's weights. Of a node that was moved to the host the
-    settings of a layer (_LAYER_KEYS) are ignored. User settings replace those in `overrides`.
+    `weight_bits` become the bits of the node's weights. Of a node that was moved to the host, the
+    settings of a layer (widths of weights and of the output) are ignored. User settings replace
+    those in `overrides`.
     """
     selectors = prepared.selectors(partition.graph)
     nodes_by_output = {ir.output_name(node): node for node in selectors.graph.graph}
@@ -269,10 +276,10 @@ def _add_user_overrides(
 
 
 def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
-    """Format a note for each override of a tensor whose layer moved to the host, if it is ignored.
+    """Return a note for each override that is ignored because its layer moved to the host.
 
-    Settings for the tensor itself remain effective if it is an activation of the chip. Empty
-    without any.
+    It names the tensor, the reason of the move and the settings. Settings for the tensor itself
+    remain effective if it is an activation of the chip. The list is empty without any.
     """
     overrides = prepared.conf.overrides
     if not overrides:
@@ -303,11 +310,11 @@ def _find_widened_weights(
     default_bits: int,
     target: Target,
 ) -> dict[str, tuple[str, str]]:
-    """Find weights whose requested width is not supported in their layer.
+    """Return {weight: (node, reason)} of weights whose requested width their layer cannot have.
 
     The requested width is that of `overrides`, else `default_bits`; one in `target.bits` is always
     supported. Others are not if the output has other than 8 bits or the target rejects them for the
-    node. Returns {weight: (node, reason)}.
+    node.
     """
     widened = {}
     for node, op in partition.integer_nodes:
@@ -327,7 +334,10 @@ def _find_widened_weights(
 
 
 def _quantized_weight_names(node: ir.Node | None, ops: Mapping[str, Op]) -> list[str]:
-    """Return the names of the quantized weights of a node; empty if it is not an integer node."""
+    """Return the names of the quantized weights of `node`; [] for None or a float node.
+
+    `ops` has the operators of integer nodes by node name.
+    """
     op = ops.get(str(node.name)) if node is not None else None
     if node is None or op is None:
         return []

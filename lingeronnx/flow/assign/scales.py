@@ -57,8 +57,10 @@ def assign_qparams(
 
     Raises
     ------
-    ConfigError, ConstraintError
-        As `apply_output_bits` and `legalize`.
+    ConfigError
+        If an output width is not supported.
+    ConstraintError
+        If a scale is too small for the target or a consumer, or no power of two where needed.
     """
     notes: list[str] = []
     tensors = calibrate_activations(partition, shared_groups, stats, target, policy, notes)
@@ -93,7 +95,7 @@ def assign_qparams(
 
 
 def _format_float_outputs(policy: ScalePolicy) -> list[str]:
-    """Format a note for each output that LinearInt writes as float32."""
+    """Return a note for each output that `policy` sets to "float": LinearInt writes float32."""
     return [
         f"output '{name}' is written by LinearInt as float32: valid in the graph format, but not "
         "verified with any executor"
@@ -103,10 +105,11 @@ def _format_float_outputs(policy: ScalePolicy) -> list[str]:
 
 
 def _calibrate_weight(name: str, values: np.ndarray, op: Op, policy: ScalePolicy) -> Affine:
-    """Choose the parameters of a weight: per group, per channel or per tensor.
+    """Choose the parameters of the weight `name`: per group, per channel or per tensor.
 
     Per tensor if the policy or a scale in the overrides says so; in groups if the policy has a size
-    below that of axis 1, for up to 8 bits and an operator that supports them; else per channel.
+    below that of axis 1, for up to 8 bits and an operator that supports them; else per channel, if
+    the operator has a channel axis.
     """
     setting = policy.policy_for_tensors([name], policy.weight_bits)
     if policy.weight_scales == "tensor" or setting.scale is not None:
@@ -127,7 +130,7 @@ def _calibrate_weight(name: str, values: np.ndarray, op: Op, policy: ScalePolicy
 
 
 def _format_widened_weights(policy: ScalePolicy, target: Target) -> list[str]:
-    """Format a note for each reason why weights get more bits than requested."""
+    """Return a note, for each reason, on the nodes whose weights get more bits than requested."""
     nodes_by_reason: dict[str, list[str]] = {}
     for node, reason in policy.widened_weights.values():
         nodes_by_reason.setdefault(reason, []).append(node)
@@ -138,9 +141,9 @@ def _format_widened_weights(policy: ScalePolicy, target: Target) -> list[str]:
 
 
 def _format_zero_point_note(partition: Partition, plan: Plan, target: Target) -> str:
-    """Format a note on how many activations have a zero point other than 0.
+    """Return the note on how many activations of `plan` have a zero point other than 0.
 
-    It names the operators that support symmetric integers only.
+    It also names the operators that support symmetric integers only.
     """
     qparams = [plan.tensors[name] for name in partition.activations if name in plan.tensors]
     reasons = partition.symmetric_tensors(target).values()
@@ -160,11 +163,11 @@ def calibrate_activations(
     policy: ScalePolicy,
     notes: list[str],
 ) -> dict[str, Affine]:
-    """Choose the parameters of each activation by its calibrator, before `legalize`.
+    """Return {tensor: parameters} of all activations by their calibrators, before legalization.
 
-    Returns {tensor: parameters}, one object per shared scale. If the policy has `fixed_qparams` of
-    a group's first tensor, the group's parameters are taken from there. Arbitrary choices for
-    all-zero tensors are appended to `notes`.
+    Tensors that share a scale get one object. If the policy has `fixed_qparams` of a group's first
+    tensor, the group's parameters are taken from there. Arbitrary choices for all-zero tensors are
+    appended to `notes`.
     """
     tensors: dict[str, Affine] = {}
     clip_bounds = find_saturated_clip_bounds(partition, target)
@@ -185,9 +188,10 @@ def calibrate_activations(
 
 
 def _calibration_order(shared_groups: Sequence[SharedScaleGroup]) -> list[SharedScaleGroup]:
-    """Order groups such that the result of a reader function is calibrated before its input.
+    """Return the groups in an order in which a function's result comes before its input.
 
-    Groups whose reader has no integer output come first, then the others in reverse order.
+    Groups without a consuming function whose output is integer come first, then the others in
+    reverse order.
     """
     independent = [group for group in shared_groups if not group.reader_output]
     dependent = [group for group in shared_groups if group.reader_output]
@@ -195,9 +199,9 @@ def _calibration_order(shared_groups: Sequence[SharedScaleGroup]) -> list[Shared
 
 
 def _consumer_of(group: SharedScaleGroup, result: Affine | None) -> ConsumerFunction | None:
-    """Return the function that is the only consumer of a group, or None if there is none.
+    """Return the function that is the only consumer of `group`, for its error, or None.
 
-    None too if the function writes integers whose parameters are unknown.
+    None if there is none, or if it writes integers whose parameters are unknown.
 
     Parameters
     ----------
@@ -222,7 +226,7 @@ def _affine_qparams_for_group(
     setting: TensorScalePolicy,
     consumer: ConsumerFunction | None,
 ) -> Affine | None:
-    """Choose parameters with a zero point, or return None if the group must have none.
+    """Choose the parameters of `group` with a zero point, or return None if it must have none.
 
     None if the setting or the group does not allow one, for a given scale, for more than 8 bits,
     and without statistics or with zeros only.
@@ -239,11 +243,11 @@ def _affine_qparams_for_group(
 
 
 def _weight_qparams(values: np.ndarray, axis: int | None, setting: TensorScalePolicy) -> Affine:
-    """Choose the scale of a weight, or one for each index of `axis`.
+    """Choose the scale of a weight, or one for each index of `axis`, from its `values`.
 
-    One if `axis` is None or has size 1, or all values are 0; a scale in the setting counts only
-    there. A channel of zeros gets the smallest scale of the others. So does a nearly zero channel,
-    whose scale is more than _MAX_CHANNEL_SCALE_RATIO times the smallest.
+    It is one if `axis` is None or has size 1, or all values are 0; a scale in the setting counts
+    only then. A channel of zeros gets the smallest scale of the others, and so does a nearly zero
+    one, whose scale is more than 2^24 times the smallest.
     """
     if axis is None or values.shape[axis] == 1 or not np.any(values):
         scale = setting.scale or setting.choose_scale(TensorStats.from_array(values))
@@ -268,18 +272,18 @@ def _apply_coarser_inputs(
     target: Target,
     policy: ScalePolicy,
 ) -> None:
-    """Set scales, in place, that consumers prefer to be coarser to the scale of their output.
+    """Set inputs that are better at the scale of the operator's output to that scale, in place.
 
     The tensors that share the scale change too. The inputs are those that the operator names in
-    `inputs_to_coarsen`, of the width of the output. Scales set by the user or fixed are not
-    changed.
+    `inputs_to_coarsen`, if they have the width of the output. Scales set by the user or fixed are
+    not changed.
     """
     members: dict[str, tuple[str, ...]] = {}
     for group in shared_groups:
         members.update(dict.fromkeys(group.tensors, group.tensors))
 
     def is_fixed(name: str) -> bool:
-        """Whether the scale of a tensor is given by the policy."""
+        """Whether the policy sets the scale of tensor `name`, by override or fixed parameters."""
         return name in policy.fixed_qparams or "scale" in policy.overrides.get(name, {})
 
     for node, op in partition.integer_nodes:
@@ -296,7 +300,7 @@ def _apply_coarser_inputs(
 
 
 def _has_all_qparams(node: ir.Node, tensors: Mapping[str, Affine]) -> bool:
-    """Whether all inputs and outputs of `node` have parameters."""
+    """Whether `tensors` has parameters of all inputs, also constant ones, and outputs of `node`."""
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     return all(str(value.name) in tensors for value in values)
 
@@ -309,18 +313,18 @@ def _symmetric_scale_for_group(
     consumer: ConsumerFunction | None,
     notes: list[str],
 ) -> float:
-    """Choose the scale (counts per unit) of a group without zero point.
+    """Choose the scale (steps per unit) of a group without zero point.
 
     The first that applies: the scale of the setting, the clip bound, an arbitrary one for zeros
-    only, the calibrated scale with `_apply_bounds`.
+    only, the calibrated scale adapted to the bounds of the group.
 
     Parameters
     ----------
     group
         Tensors that share the scale.
     clip_bound
-        Bound at which an operator clips the values by saturation, which becomes the largest integer
-        unless larger values were observed as well; None: no bound.
+        Bound at which an operator clips the values by saturation, which becomes the largest
+        integer unless larger values were observed as well; None: no bound.
     stats, setting, consumer
         Statistics, policy, and the function that is the only consumer.
     notes
@@ -347,7 +351,7 @@ def _symmetric_scale_for_group(
 def _apply_bounds(
     scale: float, group: SharedScaleGroup, group_stats: TensorStats, setting: TensorScalePolicy
 ) -> float:
-    """Return a calibrated scale (counts per unit) adapted to the bounds of the group's values.
+    """Return the calibrated `scale` (steps per unit), adapted to the bounds of the group's values.
 
     In this order: an output bound raises a power-of-two scale to the one that represents it; above
     8 bits a hard bound determines the scale; a headroom below the smallest value limits it from

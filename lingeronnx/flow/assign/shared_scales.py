@@ -62,7 +62,7 @@ class SharedScaleGroup:
     allows_zero_point: bool = False
 
     def merged_stats(self, stats: Stats) -> TensorStats | None:
-        """Merge the statistics of the `observed_tensors`; None if `stats` has none of them."""
+        """Return the merged statistics of the `observed_tensors`, or None if `stats` has none."""
         observed = [stats[name] for name in self.observed_tensors if name in stats]
         if not observed:
             return None
@@ -134,7 +134,7 @@ class _ScaleConstraints:
 def _collect_constraints(
     partition: Partition, target: Target, sets: DisjointSets
 ) -> _ScaleConstraints:
-    """Collect the constraints of all operators, and join tensors that share a scale in `sets`.
+    """Return the scale constraints of all operators, and join tensors that share a scale in `sets`.
 
     `sets` is modified. Output bounds and headroom are by output. Data movement passes the hard
     bound of its input on; `unobserved` are tensors whose statistics do not count in their group.
@@ -164,7 +164,7 @@ def _collect_constraints(
 def _select_observed(
     names: Sequence[str], unobserved: Collection[str], softmax_inputs: Collection[str]
 ) -> Sequence[str]:
-    """Return the tensors of a group whose statistics count.
+    """Return the tensors among `names`, which share a scale, whose statistics count.
 
     These are the ones that are not in `unobserved` (the last one if all are); of them, only inputs
     of a Softmax if there are any.
@@ -175,14 +175,14 @@ def _select_observed(
 
 
 def _common_bound(bounds: Mapping[str, float], names: Sequence[str]) -> float | None:
-    """Return the largest bound of the tensors, or None if one of them is not bounded."""
+    """Return the largest of `bounds` of the tensors `names`, or None if one is not bounded."""
     if any(name not in bounds for name in names):
         return None
     return max(bounds[name] for name in names)
 
 
 def find_softmax_inputs(partition: Partition) -> dict[str, int]:
-    """Find integer tensors whose only consumers are float Softmaxes.
+    """Return the integer tensors whose only consumers are float Softmaxes.
 
     Data movement upstream is looked through: its input must have no other consumer either. Logits
     far below the largest of a row get no probability, and neither does a lead beyond the one that
@@ -213,10 +213,10 @@ def find_softmax_inputs(partition: Partition) -> dict[str, int]:
 def _trace_data_movement(
     name: str, values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
 ) -> list[str]:
-    """Return a tensor, and the tensors upstream that it is moved from without computation.
+    """Return [`name` and the tensors upstream from which integer data movement makes it].
 
-    Along input 0 of integer data movement, nearest first. `values` has the computed tensors by
-    name, `integer_ops` the operators of integer nodes by id. Ends at a constant or another node.
+    They are found along input 0, nearest first, until a constant or another node. `values` has the
+    computed tensors by name, `integer_ops` the operators of integer nodes by id.
     """
     names = [name]
     while name in values:  # not a constant
@@ -240,10 +240,10 @@ _SATURATING: Mapping[str, Curve] = {
 def _float_consumers(
     names: Sequence[str], values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
 ) -> list[ir.Node] | None:
-    """Return the float consumers of the tensors `names`, if all consumers are float.
+    """Return the float consumers of the tensors `names`, or None if not all are float.
 
-    Data movement among `names` is ignored. None if a consumer is an integer node or has a foreign
-    domain, or if one of the tensors is a graph output.
+    Data movement among `names` is ignored. None also if a consumer has a foreign domain, or if one
+    of the tensors is a graph output.
     """
     if any(values[name].is_graph_output() for name in names):
         return None
@@ -283,7 +283,7 @@ def _sole_reader_function(
     """Return the elementwise function that is the only consumer of tensors, and its output.
 
     It is a saturating float operator, with an empty output name, or an integer operator. Returns
-    (None, "") if there is no such function.
+    (None, "") if there is no such function; the output may be named although the operator has none.
 
     Parameters
     ----------
@@ -316,10 +316,10 @@ def _sole_reader_function(
 
 
 def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
-    """Return {output: upper bound} of the Clips that a chip implements by saturation.
+    """Return {output: upper bound} of the Clips that `target` implements by saturation.
 
-    These are all integer Clips if the target has no Clip. The bound is mapped to the largest
-    integer.
+    These are all integer Clips if the target has no Clip. The scale then maps the bound to the
+    largest integer.
     """
     upper_bounds: dict[str, float] = {}
     for node, op in partition.integer_nodes:
