@@ -31,7 +31,7 @@ def page() -> str:
     lines = [_HEAD]
     for name, what in SCHEMA_DESCRIPTIONS.items():
         schema = make_json_schema(name)
-        lines += [f"## {name}", "", f"{what[0].upper()}{what[1:]}.", ""]
+        lines += [f"## {name}", "", _sentence(what), ""]
         lines += _settings(schema) if name == "quant" else _fields(schema)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -92,12 +92,17 @@ def _default(name: str) -> str:
 
 
 def _text(field: str, of: dict[str, Any], needed: list[str]) -> str:
-    words = [of.get("description", "")]
+    words = [_sentence(of["description"])]
     if "default" in of and of["default"] not in ([], {}):
         words.append(f"Default: `{json.dumps(of['default'])}`.")
     if field in needed:
         words.append("Always there.")
-    return " ".join(word for word in words if word)
+    return " ".join(words)
+
+
+def _sentence(text: str) -> str:
+    """Return a description with a capital letter and a full stop."""
+    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
 
 
 def _type(of: dict[str, Any], schema: dict[str, Any]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..settings import SETTINGS
+
 __all__ = ["SCHEMA_DESCRIPTIONS", "make_json_schema"]
 
 #: Name of each schema -> description.
@@ -69,6 +71,11 @@ def _with_description(schema: _Schema, description: str) -> _Schema:
     return {**schema, "description": description}
 
 
+def _fields(schema: _Schema, **descriptions: str) -> dict[str, _Schema]:
+    """Return {name: `schema` with the description} for several fields of the same kind."""
+    return {name: _with_description(schema, text) for name, text in descriptions.items()}
+
+
 def _object_of(fields: dict[str, _Schema], optional: tuple[str, ...] = ()) -> _Schema:
     """Return the schema of an object with only the properties `fields` (name -> schema).
 
@@ -98,6 +105,12 @@ def _nullable(schema: _Schema) -> _Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+def _mode_schema() -> _Schema:
+    """Return the schema of the setting `mode`."""
+    setting = SETTINGS["mode"]
+    return _with_description({"enum": list(setting.choices)}, setting.description)
+
+
 # ---- plan ----------------------------------------------------------------------------------------
 
 
@@ -111,7 +124,9 @@ def _plan_schema() -> _Schema:
                 {"anyOf": [positive, several]},
                 "integer steps per unit: q = round(x * scale) + zero_point",
             ),
-            "bits": {"type": "integer", "minimum": 2, "maximum": 32},
+            "bits": _with_description(
+                {"type": "integer", "minimum": 2, "maximum": 32}, "width of the integers"
+            ),
             "axis": _with_description(
                 _INTEGER,
                 "axis of the scales if `scale` is a list",
@@ -122,16 +137,21 @@ def _plan_schema() -> _Schema:
         },
         ("axis", "zero_point"),
     )
-    factor = {"type": "array", "items": positive, "minItems": 1}
+    factor = _with_description(
+        {"type": "array", "items": positive, "minItems": 1},
+        "factor of the tensor, or one per channel",
+    )
     return _object_of(
         {
             "lingeronnx_plan": _with_description({"enum": [1, 2]}, "the version of this format"),
-            "platform": _STRING,
+            "platform": _with_description(_STRING, "the platform that the scales are for"),
             "executor": _with_description(
                 _STRING, "version of the chip's executor; empty if there is none"
             ),
-            "mode": {"enum": ["q-value", "max-value"]},
-            "tensors": _map_of(tensor),
+            "mode": _mode_schema(),
+            "tensors": _with_description(
+                _map_of(tensor), "quantization parameters of each tensor by name"
+            ),
             "transforms": _with_description(
                 _map_of(_object_of({"factor": factor})),
                 "tensors that are stored multiplied by one factor, or by one per channel",
@@ -163,17 +183,33 @@ def _plan_schema() -> _Schema:
 
 def _part_schema() -> _Schema:
     """Return the schema of one part of a program in a report, with all properties required."""
-    sizes = dict.fromkeys(("nodes", "macs", "float_operations", "shared", "psram"), _COUNT)
-    names = dict.fromkeys(("inputs", "outputs"), _array_of(_STRING))
-    words = dict.fromkeys(("name", "packer_args", "packer"), _STRING)
     return _object_of(
         {
-            **words,
-            "chip": _BOOLEAN,
-            "runs": _BOOLEAN,
-            **sizes,
-            **names,
-            "findings": _array_of(_finding_schema()),
+            **_fields(
+                _STRING,
+                name="chip1, host1 and so on",
+                packer_args="arguments for the packer; empty for a host part",
+                packer="packer command for the files that were written",
+            ),
+            **_fields(
+                _BOOLEAN,
+                chip="whether the part runs on the chip",
+                runs="whether the packer accepts a chip part and the chip computes it correctly",
+            ),
+            **_fields(
+                _COUNT,
+                nodes="number of nodes",
+                macs="multiply-accumulates of a chip part for one sample",
+                float_operations="float operations of a host part for one sample",
+                shared="bytes of shared memory of a chip part",
+                psram="bytes of PSRAM of a chip part",
+            ),
+            **_fields(
+                _array_of(_STRING),
+                inputs="names of its input tensors in the file",
+                outputs="names of its output tensors in the file",
+            ),
+            "findings": _with_description(_array_of(_finding_schema()), "limits that it exceeds"),
         }
     )
 
@@ -181,7 +217,15 @@ def _part_schema() -> _Schema:
 def _merge_schema() -> _Schema:
     """Return the schema of a change that lets the chip run an operator between its parts."""
     return _object_of(
-        {"operator": _STRING, **dict.fromkeys(("nodes", "chips", "instead"), _array_of(_STRING))}
+        {
+            "operator": _with_description(_STRING, "operator type"),
+            **_fields(
+                _array_of(_STRING),
+                nodes="its nodes that stay in float",
+                chips="other chips that support all of these nodes",
+                instead="activation functions that this chip supports in their place",
+            ),
+        }
     )
 
 
@@ -203,11 +247,30 @@ _OPTIONAL_REPORT_FIELDS = (
 
 def _report_schema() -> _Schema:
     """Return the schema of the JSON report of `quantize`."""
-    node = _object_of({"node": _STRING, "op_type": _STRING, "why": _STRING, "macs": _COUNT})
+    node = _object_of(
+        {
+            **_fields(
+                _STRING,
+                node="name of the node",
+                op_type="its operator type",
+                why="reason why it stays in float",
+            ),
+            "macs": _with_description(_COUNT, "its multiply-accumulates for one sample"),
+        }
+    )
     part = {
-        **dict.fromkeys(("axis", "first", "last"), _COUNT),
-        "cosine": _nullable(_NUMBER),
-        "sqnr": _nullable(_NUMBER),
+        "output": _with_description(_STRING, "name of the graph output"),
+        **_fields(
+            _COUNT,
+            axis="axis of the concatenation",
+            first="first index of the part on this axis",
+            last="last index of the part on this axis",
+        ),
+        **_fields(
+            _nullable(_NUMBER),
+            cosine="cosine similarity to the float model",
+            sqnr="SQNR in dB; null: infinite",
+        ),
     }
     fidelity = {"type": "object", "additionalProperties": _nullable(_NUMBER)}
     return _object_of(
@@ -223,12 +286,16 @@ def _report_schema() -> _Schema:
             ),
             "plan": _with_description(_nullable(_STRING), "the file of --save-plan"),
             "written": _with_description(_array_of(_STRING), "all files that were written"),
-            "platform": _STRING,
-            "mode": {"enum": ["q-value", "max-value"]},
+            "platform": _with_description(_STRING, "the platform that the graph is for"),
+            "mode": _mode_schema(),
             "layers": _with_description(
                 _map_of(_COUNT), "number of nodes of each integer operator"
             ),
-            "chip_ready": _BOOLEAN,
+            "chip_ready": _with_description(
+                _BOOLEAN,
+                "whether no float operator stands between integer ones, the packer accepts the "
+                "graph, and the chip computes it correctly",
+            ),
             "chip_ready_basis": _with_description(
                 {"enum": ["", "computed", "assumed"]},
                 "from measured rules, or from facts that were not measured; empty without a claim",
@@ -244,8 +311,15 @@ def _report_schema() -> _Schema:
             "macs": _with_description(
                 _object_of(
                     {
-                        **dict.fromkeys(("chip", "host_integer", "host_float"), _COUNT),
-                        "unknown": _map_of(_COUNT),
+                        **_fields(
+                            _COUNT,
+                            chip="on the chip",
+                            host_integer="on the host, in integers",
+                            host_float="on the host, in float",
+                        ),
+                        "unknown": _with_description(
+                            _map_of(_COUNT), "number of nodes of each operator without a count"
+                        ),
                     }
                 ),
                 "multiply-accumulates of one sample by what computes them, and the number of nodes "
@@ -261,9 +335,12 @@ def _report_schema() -> _Schema:
                 _array_of(
                     _object_of(
                         {
-                            "node": _STRING,
-                            "what": _STRING,
-                            "cost": _STRING,
+                            **_fields(
+                                _STRING,
+                                node="name of the node",
+                                what="description of the change",
+                                cost="exact, or what the rewrite costs",
+                            ),
                             "checked_samples": _with_description(
                                 _COUNT, "samples on which the outputs were compared: equal"
                             ),
@@ -273,7 +350,9 @@ def _report_schema() -> _Schema:
                 "rewritten nodes",
             ),
             "packer": _with_description(_STRING, "packer command; empty without a packer"),
-            "packer_args": _STRING,
+            "packer_args": _with_description(
+                _STRING, "arguments for the packer; empty without a packer"
+            ),
             "program": _with_description(
                 _array_of(_part_schema()),
                 "parts of the program, if float operators split the chip's work",
@@ -285,7 +364,9 @@ def _report_schema() -> _Schema:
                 _array_of(_merge_schema()),
                 "changes that would let the chip run float operators between its parts",
             ),
-            "notes": _array_of(_STRING),
+            "notes": _with_description(
+                _array_of(_STRING), "remarks of the steps, one line of text each"
+            ),
             "findings": _with_description(
                 _array_of(_finding_schema()), "limits that the graph exceeds"
             ),
@@ -301,19 +382,30 @@ def _report_schema() -> _Schema:
                 "fidelity of each output: cosine, sqnr in dB (null: infinite) and others",
             ),
             "parts": _with_description(
-                _array_of(_object_of({"output": _STRING, **part})),
+                _array_of(_object_of(part)),
                 "fidelity of each part of outputs that concatenate tensors",
             ),
             "measured_on": _with_description(_STRING, "the data of `outputs`"),
             "doubts": _with_description(
                 _map_of(_STRING), "outputs whose fidelity is not meaningful, with the reason"
             ),
-            "warnings": _array_of(_STRING),
+            "warnings": _with_description(
+                _array_of(_STRING), "signs that the accuracy is low or not meaningful"
+            ),
             "why_not": _with_description(
                 _array_of(_STRING), "reasons why the graph is not ready for the chip"
             ),
             "next": _with_description(
-                _array_of(_object_of({"options": _array_of(_STRING), "gives": _STRING})),
+                _array_of(
+                    _object_of(
+                        {
+                            "options": _with_description(
+                                _array_of(_STRING), "options of `quantize` to add"
+                            ),
+                            "gives": _with_description(_STRING, "their effect"),
+                        }
+                    )
+                ),
                 "options to try next",
             ),
             "accuracy": _with_description(_nullable(_accuracy_schema()), "with --eval"),
@@ -351,26 +443,56 @@ def _finding_schema() -> _Schema:
                 {"enum": ["measured", "read"]},
                 "rules are measured on the vendor's tools, or only read in their sources",
             ),
-            **dict.fromkeys(("node", "rule", "value", "remedy"), _STRING),
+            **_fields(
+                _STRING,
+                node="the node that it is about, or graph, or an option",
+                rule="the limit",
+                value="the value that exceeds it",
+                remedy="how to stay within the limit",
+            ),
         }
     )
 
 
 def _cost_schema() -> _Schema:
     """Return the schema of a report's cost: memory in bytes and MACs, in total and by layer."""
-    sizes = ("weights", "activations", "dma", "shared", "shared_limit", "psram", "psram_limit")
-    counts = ("macs", "weights", "activations", "work_area", "dma")
     layer = _object_of(
-        {"node": _STRING, "op_type": _STRING, "width": _STRING, **dict.fromkeys(counts, _COUNT)}
+        {
+            **_fields(
+                _STRING,
+                node="the node of the model that the layer comes from",
+                op_type="its integer operator",
+                width="activation bits x weight bits",
+            ),
+            **_fields(
+                _COUNT,
+                macs="multiply-accumulates of one sample",
+                weights="bytes of stored constants, bias included",
+                activations="bytes of activations that are read and written",
+                work_area="bytes of its work area",
+                dma="bytes of constants that are fetched and of activations in PSRAM",
+            ),
+        }
     )
     return _object_of(
         {
-            "layers": _array_of(layer),
+            "layers": _with_description(_array_of(layer), "layers in execution order"),
             "macs": _with_description(
                 _map_of(_COUNT), "of one sample, by width: activation bits x weight bits"
             ),
-            **dict.fromkeys(sizes, _COUNT),
-            "largest": _map_of(_COUNT),
+            **_fields(
+                _COUNT,
+                weights="stored constants of all layers, bias included",
+                activations="activations that all layers read and write",
+                dma="constants that are fetched, and activations in PSRAM, of all layers",
+                shared="peak of shared memory",
+                shared_limit="shared memory of the chip",
+                psram="peak of PSRAM, constants included",
+                psram_limit="PSRAM of the chip",
+            ),
+            "largest": _with_description(
+                _map_of(_COUNT), "size of the largest tensors in shared memory, by name"
+            ),
         }
     )
 
@@ -380,31 +502,58 @@ def _time_schema() -> _Schema:
 
     Cycles and milliseconds are null if they are unknown.
     """
-    ends = ("total", "low", "high")
-    sums = dict.fromkeys(("luna", "overhead", "moved", "waits", *ends), _NUMBER)
-    counted = ("cycles", "low", "high", "start", "wait", "dma", "moved", "overhead", "fetch")
+    bounds = {
+        "total": "latency of the call, without work that has no cost model",
+        "low": "lower bound",
+        "high": "upper bound, with all work that has a bound",
+    }
     layer = _object_of(
         {
-            **dict.fromkeys(("name", "operator", "node"), _STRING),
-            **dict.fromkeys(counted, _NUMBER),
-            "priced": _BOOLEAN,
-            "calls": _COUNT,
+            **_fields(
+                _STRING,
+                name="name of the layer",
+                operator="its integer operator",
+                node="the node of the model that it comes from",
+            ),
+            **_fields(
+                _NUMBER,
+                cycles="cycles of the NPU, for work with a cost model",
+                low="lower bound of the cycles",
+                high="upper bound of the cycles",
+                start="cycle at which the layer starts",
+                wait="cycles that it then waits for its constants",
+                dma="cycles of the DMA transfer of its constants",
+                moved="cycles of copies of activations from and to PSRAM",
+                overhead="cycles before the first element of each kernel call",
+                fetch="cycle at which the DMA transfer of its constants starts",
+            ),
+            "priced": _with_description(_BOOLEAN, "whether all of its work has a cost model"),
+            "calls": _with_description(_COUNT, "number of kernel calls"),
         }
     )
     work = _object_of(
-        {"name": _STRING, "what": _STRING, "bytes": _COUNT, "bound": _nullable(_NUMBER)}
+        {
+            **_fields(_STRING, name="name of the layer", what="description of the work"),
+            "bytes": _with_description(_COUNT, "number of bytes that are moved"),
+            "bound": _with_description(_nullable(_NUMBER), "upper bound of the cycles, if known"),
+        }
     )
     run = _object_of(
         {
-            "platform": _STRING,
-            **sums,
+            "platform": _with_description(_STRING, "the chip"),
+            **_fields(
+                _NUMBER,
+                luna="cycles of the NPU, for work with a cost model",
+                overhead="cycles of the NPU before the first element of each kernel call",
+                moved="cycles of copies of activations from and to PSRAM",
+                waits="cycles in which the NPU waits for constants",
+                **bounds,
+            ),
             "calls": _with_description(_COUNT, "number of kernel calls"),
             "layers": _with_description(
                 _array_of(layer), "layers in execution order, after the packer's fusions"
             ),
-            "unpriced": _with_description(
-                _array_of(work), "work without a cost model; bound: upper bound of its cycles"
-            ),
+            "unpriced": _with_description(_array_of(work), "work without a cost model"),
         }
     )
     return _object_of(
@@ -413,22 +562,32 @@ def _time_schema() -> _Schema:
                 _STRING,
                 "reason why the cycles are unknown; empty if they are known or not needed",
             ),
-            "clock_mhz": _nullable(_NUMBER),
-            "budget_ms": _nullable(_NUMBER),
-            "too_slow": _nullable(_finding_schema()),
-            "milliseconds": _nullable(_object_of(dict.fromkeys(ends, _NUMBER))),
-            "cycles": _nullable(run),
+            "clock_mhz": _with_description(_nullable(_NUMBER), "clock of the chip in MHz, if set"),
+            "budget_ms": _with_description(
+                _nullable(_NUMBER), "longest allowed call in ms, if set"
+            ),
+            "too_slow": _with_description(
+                _nullable(_finding_schema()), "finding of a call that takes longer"
+            ),
+            "milliseconds": _with_description(
+                _nullable(_object_of(_fields(_NUMBER, **bounds))),
+                "latency in ms, if the clock and the cycles are known",
+            ),
+            "cycles": _with_description(_nullable(run), "latency in cycles, if they are known"),
         }
     )
 
 
 def _saved_cycles_schema() -> _Schema:
     """Return the schema of the cycles before and after rewrites, on `platform`."""
-    ends = {"before": _COUNT, "after": _COUNT}
     return _object_of(
         {
-            **ends,
-            "platform": _STRING,
+            **_fields(
+                _COUNT,
+                before="upper bound of the cycles without the rewrites",
+                after="upper bound of the cycles with them",
+            ),
+            "platform": _with_description(_STRING, "the chip"),
             "assumed": _with_description(
                 _BOOLEAN, "whether they are estimated with another chip's kernel costs"
             ),
@@ -443,15 +602,21 @@ def _accuracy_schema() -> _Schema:
     """Return the schema of the accuracy in float and in integers; each may be null."""
     return _object_of(
         {
-            "metric": _STRING,
-            "unit": _STRING,
-            "float": _nullable(_NUMBER),
-            "integer": _nullable(_NUMBER),
-            "drop": _nullable(_NUMBER),
+            **_fields(
+                _STRING,
+                metric="name of the metric",
+                unit="unit of its values; empty if they have none",
+            ),
+            **_fields(
+                _nullable(_NUMBER),
+                float="value of the float model",
+                integer="value of the integer model",
+                drop="loss of the integer model against the float model",
+            ),
             "drop_standard_error": _with_description(
                 _nullable(_NUMBER), "from the samples that only one of both models has correct"
             ),
-            "samples": _COUNT,
+            "samples": _with_description(_COUNT, "number of samples"),
         },
         optional=("drop_standard_error",),
     )
@@ -461,14 +626,24 @@ def _search_schema() -> _Schema:
     """Return the schema of a search in a report: its goal, its outcome, and all attempts."""
     trial = _object_of(
         {
-            "what": _STRING,
-            "options": _array_of(_STRING),
-            "value": _nullable(_NUMBER),
-            "missing": _nullable(_NUMBER),
-            "met": _BOOLEAN,
-            "chosen": _BOOLEAN,
-            "bytes": _nullable(_COUNT),
-            "macs": _nullable(_map_of(_COUNT)),
+            "what": _with_description(_STRING, "description of the attempt"),
+            "options": _with_description(_array_of(_STRING), "options that repeat it"),
+            **_fields(
+                _nullable(_NUMBER),
+                value="measured accuracy",
+                missing="accuracy that is missing to the goal; 0 if it is reached",
+            ),
+            **_fields(
+                _BOOLEAN,
+                met="whether it reaches the goal and keeps all limits",
+                chosen="whether it is the selected attempt",
+            ),
+            "bytes": _with_description(
+                _nullable(_COUNT), "bytes of all constants; two 4-bit weights take one byte"
+            ),
+            "macs": _with_description(
+                _nullable(_map_of(_COUNT)), "multiply-accumulates of one sample, by width"
+            ),
             "work": _with_description(
                 _nullable(_NUMBER), "average product of the widths, relative to 8x8 bits"
             ),
@@ -479,7 +654,7 @@ def _search_schema() -> _Schema:
                 _nullable(_COUNT),
                 "bytes of the constants as stored in the packages, without host parts and code",
             ),
-            "seconds": _NUMBER,
+            "seconds": _with_description(_NUMBER, "time that the attempt took"),
             "why": _with_description(
                 _STRING, "reason why the attempt is not allowed; empty if it is"
             ),
@@ -488,17 +663,27 @@ def _search_schema() -> _Schema:
     )
     return _object_of(
         {
-            "goal": _STRING,
-            "unit": _STRING,
-            "met": _BOOLEAN,
-            "stopped": _STRING,
-            "options": _array_of(_STRING),
-            "float": _nullable(_NUMBER),
-            "wanted": _nullable(_NUMBER),
+            **_fields(
+                _STRING,
+                goal="the requirement as text",
+                unit="unit of the accuracy",
+                stopped="met, or the reason why the search ended",
+            ),
+            "met": _with_description(_BOOLEAN, "whether the selected attempt meets the goal"),
+            "options": _with_description(
+                _array_of(_STRING), "options that repeat the selected attempt"
+            ),
+            **_fields(
+                _nullable(_NUMBER),
+                float="accuracy of the float model",
+                wanted="least accuracy that the goal allows; null if only costs are limited",
+            ),
             "weight_bits": _with_description(
                 _map_of(_COUNT), "weight bits of each layer of the selected attempt"
             ),
-            "trials": _array_of(trial),
+            "trials": _with_description(
+                _array_of(trial), "all attempts, in the order in which they were made"
+            ),
         },
         ("weight_bits",),  # added after version 0.1
     )
@@ -508,19 +693,21 @@ def _imported_scale_schema() -> _Schema:
     """Return the schema of a scale imported from a file, with the one used instead (``held_``)."""
     return _object_of(
         {
-            "tensor": _STRING,
+            "tensor": _with_description(_STRING, "name of the tensor"),
             "scale": _with_description(_NUMBER, "scale in the file, in integer steps per unit"),
-            "zero_point": _INTEGER,
-            "bits": _COUNT,
-            "held_scale": {"anyOf": [_NUMBER, _array_of(_NUMBER)]},
-            "held_bits": _COUNT,
-            "held_zero_point": _INTEGER,
+            "zero_point": _with_description(_INTEGER, "zero point in the file"),
+            "bits": _with_description(_COUNT, "bits in the file"),
+            "held_scale": _with_description(
+                {"anyOf": [_NUMBER, _array_of(_NUMBER)]}, "scale in use, or one per channel"
+            ),
+            "held_bits": _with_description(_COUNT, "bits in use"),
+            "held_zero_point": _with_description(_INTEGER, "zero point in use"),
             "bits_lost": _with_description(
                 _nullable(_NUMBER), "lost bits of resolution of an activation"
             ),
             "sqnr": _with_description(
                 _nullable(_NUMBER), "SQNR in dB of a weight whose integers changed"
             ),
-            "kept": _BOOLEAN,
+            "kept": _with_description(_BOOLEAN, "whether the conversion changed nothing"),
         }
     )

@@ -26,8 +26,8 @@ class FamilyFactor(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    start: float = Field(ge=0, le=1e6)
-    rest: float = Field(ge=0, le=1e6)
+    start: float = Field(ge=0, le=1e6, description="factor on the start overhead of a call")
+    rest: float = Field(ge=0, le=1e6, description="factor on the remaining cycles of a call")
 
 
 class TimingCalibration(BaseModel):
@@ -44,16 +44,18 @@ class TimingCalibration(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     lingeronnx_timing: Literal[1] = Field(description="the version of this format")
-    platform: str
+    platform: str = Field(description="the chip whose costs were fitted")
     base: str = Field(description="the chip whose formulas the factors correct")
     node: float = Field(ge=0, le=1e9, description="cycles of the host core per node")
     factors: dict[str, FamilyFactor] = Field(
         description="by family of kernels: factors on its start and on the rest of its cycles"
     )
     spread: float = Field(ge=0, le=1e3, description="relative error bound of a node's cycles")
-    clock_mhz: float | None = Field(default=None, gt=0, le=1e6)
+    clock_mhz: float | None = Field(
+        default=None, gt=0, le=1e6, description="clock of the board in MHz, if known"
+    )
     nodes: int = Field(ge=0, description="number of nodes in the fitted log")
-    runs: int = Field(ge=0)
+    runs: int = Field(ge=0, description="number of runs in the fitted log")
     median_error: float = Field(ge=0, description="median relative error of these nodes")
 
 

@@ -108,6 +108,33 @@ def test_command(name):
     assert body["$schema"].startswith("https://json-schema.org/")
 
 
+def without_description(schema, where):
+    """Yield the fields of a schema that have no description."""
+    for name, field in schema.get("properties", {}).items():
+        if not field.get("description"):
+            yield f"{where}.{name}"
+    children = {
+        **schema.get("properties", {}),
+        **schema.get("$defs", {}),
+        **dict(enumerate(schema.get("anyOf", ()))),
+        "[]": schema.get("items"),
+        "{}": schema.get("additionalProperties"),
+    }
+    for name, child in children.items():
+        if isinstance(child, dict):
+            yield from without_description(child, f"{where}.{name}")
+
+
+@pytest.mark.parametrize("name", SCHEMA_DESCRIPTIONS)
+def test_every_field_has_a_description(name):
+    assert list(without_description(make_json_schema(name), name)) == []
+
+
+def test_a_field_without_description_is_found_at_any_depth():
+    incomplete = {"properties": {"a": {"anyOf": [{"items": {"properties": {"b": {}}}}]}}}
+    assert list(without_description(incomplete, "x")) == ["x.a", "x.a.0.[].b"]
+
+
 def test_an_unknown_word_is_a_usage_error():
     assert CliRunner().invoke(cli.main, ["schema", "plans"]).exit_code == 2
 
