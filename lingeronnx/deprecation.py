@@ -109,6 +109,9 @@ class _OldMember:
         self._old, self._new, self._gone = old, new, gone
 
     def __get__(self, instance: object | None, owner: type[Any]) -> Any:  # noqa: ANN401 - any member
-        """Warn, and return the member `new` of the object or, without one, of the class."""
+        """Warn that the former member is deprecated, and return the new one.
+
+        It is read from `instance`, or from the class if that is None.
+        """
         warn_deprecated(self._old, f"{owner.__name__}.{self._new}", self._gone)
         return getattr(owner if instance is None else instance, self._new)

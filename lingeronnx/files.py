@@ -401,7 +401,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def _swap_folders(new: Path, target: Path) -> None:
-    """Exchange the contents of two folders by exchanging their names.
+    """Exchange the contents of the folders `new` and `target` by exchanging their names.
 
     By one system call if possible, else in three renames under a lock; if the second fails, the
     first is undone and the error raised.
@@ -423,7 +423,7 @@ def _swap_folders(new: Path, target: Path) -> None:
 
 
 def _try_atomic_swap(new: Path, target: Path) -> bool:
-    """Exchange two names by one system call; return whether it succeeded.
+    """Exchange the names `new` and `target` by one system call; return whether it succeeded.
 
     False on systems other than Linux, with an old C library, and if the call fails.
     """

@@ -256,12 +256,10 @@ def _resolve_limits(
     global_limits: Mapping[str, float | str | None],
     constraints: Mapping[str, Mapping[str, float | str] | None],
 ) -> dict[str, dict[str, Any]]:
-    """Resolve the limits of all layers and of selected ones to limits of single tensors.
+    """Return "weight", "bias" and "output" -> {tensor name: limit} of layers with parameters.
 
-    Returns
-    -------
-    dict
-        "weight", "bias" and "output" -> limits by tensor name.
+    `global_limits` are those of all layers by kind, None for no limit; `constraints` map a selector
+    of layers to limits of its own, which take precedence.
     """
     layer_limits = _resolve_constraints(planned, constraints)
     limits: dict[str, dict[str, Any]] = {kind: {} for kind in _LIMIT_KINDS}

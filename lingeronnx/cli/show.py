@@ -120,7 +120,7 @@ def print_notes(
 ) -> None:
     """Print each of `notes` after the word `kind`, wrapped, with further lines indented.
 
-    Nothing for no notes.
+    Prints nothing for no notes. `style` is a style of rich.
     """
     for note in notes:
         lines = textwrap.wrap(

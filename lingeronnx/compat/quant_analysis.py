@@ -60,9 +60,10 @@ class QuantAnalysis:
         analysis_model_type: str,
         out_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Check the arguments, and create `out_dir` (None: the working folder).
+        """Check the arguments and keep the models; create `out_dir` (None: the working folder).
 
-        Raises ConfigError for an unknown type, or "fake_quant" without a result of quantize.
+        Nothing is run. Raises ConfigError for an unknown `analysis_model_type`, or for "fake_quant"
+        if the analysed model is no result of `quantize`.
         """
         if analysis_model_type not in _ANALYSIS_TYPES:
             raise ConfigError(

@@ -290,10 +290,10 @@ def _sort_by_graph_order(graph: SimulatedGraph, names: Sequence[str]) -> tuple[s
 
 
 def _describe_host_difference(graph: SimulatedGraph, host_dump: HostDump) -> TensorDifference:
-    """Describe the first element by which a tensor of a host part exceeds its tolerance.
+    """Describe the first element by which the dumped tensor of a host part exceeds its tolerance.
 
-    Without values of the right size there is no location, only a remark on the number of bytes. At
-    least one element must exceed it.
+    At least one must. If the dump has no values of the right size, there is no location, only a
+    remark on the number of bytes.
     """
     node = next((n for n in graph.proto.graph.node if host_dump.tensor in n.output), None)
     expected, actual = host_dump.expected, host_dump.actual

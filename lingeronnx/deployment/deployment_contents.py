@@ -127,9 +127,9 @@ def partition_graph(
 
 
 def _raise_not_chip_ready(target: Target, location: str, choice: PackerArguments) -> None:
-    """Raise ConstraintError with the packer's first finding that is not about its memory plan.
+    """Raise ConstraintError with the first finding of the packer that is not of level "plan".
 
-    `location` begins the message: "" or "PART: ".
+    Such a finding is about the packer's memory plan. `location` begins the message: "" or "PART: ".
     """
     finding = next(f for f in choice.verdict.findings if f.level != "plan")
     raise ConstraintError(

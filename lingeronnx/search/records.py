@@ -75,7 +75,7 @@ def is_complete(record: Mapping[str, Any], labels: bool) -> bool:
 
 
 def _is_size(value: object) -> bool:
-    """Whether `value` is an integer of at least 0; a bool is none."""
+    """Whether `value` is an integer of at least 0; False for a bool."""
     return isinstance(value, int) and _is_number(value) and value >= 0
 
 

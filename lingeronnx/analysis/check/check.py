@@ -213,10 +213,10 @@ def _check_float(
 def _find_worked_around_faults(
     model: ir.Model, target: Target, violations: Sequence[Violation]
 ) -> list[WorkedAround]:
-    """List the executor's faults that nodes trigger, except those that a violation already names.
+    """List the faults of the executor of `target` that nodes of `model` trigger.
 
-    A violation names a fault if its rule contains the fault's text. Each entry has the names of all
-    nodes that trigger the fault; faults that no node triggers have none.
+    Faults that a violation already names, by their text in its rule, are left out. Each entry has
+    the names of all nodes that trigger the fault; faults that no node triggers have none.
     """
     faults_by_node = [
         (str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph

@@ -346,9 +346,9 @@ def _find_outlier_ranges(
 
 
 def _outlier_suspicion(name: str, max_abs: float, quantile: float, remedy: str) -> Suspicion:
-    """Create the suspicion of a tensor from its largest value and 0.99 quantile.
+    """Return the suspicion "outlier range" of tensor `name`: largest value by 0.99 quantile.
 
-    The ratio is "infinitely many times" if the quantile is 0.
+    The ratio is "infinitely many times" if the quantile is 0. `remedy` is the advice to the user.
     """
     times = f"{max_abs / quantile:.3g} times" if quantile > 0 else "infinitely many times"
     return Suspicion(
@@ -448,7 +448,7 @@ def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
 
 
 def _is_integer_output(value: ir.Value, node: ir.Node, op: Format) -> bool:
-    """Whether an integer operator writes a graph output as integers.
+    """Whether graph output `value`, which `node` of integer operator `op` writes, has integers.
 
     If the type of the output is known, it decides; else a quantized operator writes integers unless
     it may write wide (more than 8 bits) or float outputs.

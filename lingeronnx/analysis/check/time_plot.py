@@ -57,7 +57,10 @@ def _svg_text(x: float, y: float, text: str, attributes: str = "") -> str:
 
 
 def _svg_rect(x: float, y: float, width: float, color: str) -> str:
-    """Return an SVG rectangle of fixed height; (x, y) is its upper left corner in pixels."""
+    """Return an SVG rectangle of fixed height, of this width and fill color.
+
+    (x, y) is its upper left corner in pixels.
+    """
     return f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{_ROW - 6}" fill="{color}"/>'
 
 

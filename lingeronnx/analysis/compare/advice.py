@@ -159,7 +159,10 @@ class _Diagnosis:
         return self._diagnose_uneven_weights(name, row) is not None
 
     def _diagnose_uneven_weights(self, name: str, row: ComparedTensor) -> LayerFinding | None:
-        """Return a finding if a few large weights leave few bits for the others, else None."""
+        """Return a finding if a few large weights of tensor `name`'s layer leave few bits.
+
+        None if they do not. `row` has the tensor's measures.
+        """
         return diagnose_uneven_weights(row, self._join, self.parents[name], self.findings)
 
     def diagnose_remaining(self) -> None:

@@ -177,9 +177,9 @@ def _diagnose_uneven_channels(
 def _make_uneven_finding(
     row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding:
-    """Make a finding of the given kind and order 2 that advises to equalize the channels.
+    """Return a finding of order 2 and this kind on tensor `row`: equalize its channels.
 
-    Its weight follows from the SQNR of the median channel; `measured` is its text.
+    Its weight follows from the SQNR of the median channel; `measured` is the text on it.
     """
     return make_finding(
         row,

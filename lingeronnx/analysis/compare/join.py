@@ -492,10 +492,11 @@ class TensorJoin:
     def _count_hits(
         self, labels: np.ndarray | None, expected: np.ndarray, actual: np.ndarray
     ) -> None:
-        """Count correct top-1 classes in both models' scores [N, classes].
+        """Count the correct top-1 classes of the scores [N, classes] of both models.
 
-        Batches without class labels (integers [N] below the number of classes) or with scores of
-        another rank are ignored.
+        `expected` are the scores of the baseline, `actual` those of the analysed model. Batches
+        without class labels (integers [N] below the number of classes) or with scores of another
+        rank are ignored.
         """
         if labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1:
             return

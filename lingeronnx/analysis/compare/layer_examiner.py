@@ -290,7 +290,7 @@ def _move_channel_axes(
 def _clip_to_consumed_range(
     row: ComparedTensor, x: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Clip both arrays to the range that the consumers of the tensor let through.
+    """Return `x` and `y` clipped to the range that the consumers of tensor `row` let through.
 
     Returned as they are if the consumers do not clip.
     """
@@ -436,9 +436,10 @@ def _make_bias_explanation(offsets: np.ndarray) -> Explanation:
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return "computes something else" if a channel's RMS error is 8 integer steps or more.
+    """Return "computes something else" if x and y, [samples, channels, ...], differ too much.
 
-    Else None. None too for tensors that are not stored as integers and those without channels.
+    That is a channel whose RMS difference is 8 integer steps of `row` or more; else None. None too
+    for tensors that are not stored as integers, and for those without channels.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or row.stored_form is None:

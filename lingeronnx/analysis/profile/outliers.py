@@ -112,7 +112,7 @@ class OutlierRow:
 
 
 def _ratio(numerator: float, denominator: float) -> float:
-    """Divide; 0 / 0 is 1 and anything else / 0 is infinite."""
+    """Return `numerator` / `denominator`; 0 / 0 is 1 and anything else / 0 is infinite."""
     if denominator == 0:
         return 1.0 if numerator == 0 else math.inf
     return numerator / denominator

@@ -338,7 +338,10 @@ class TrialEngine:
         return variant if variant in operator.variants else None
 
     def _round_tensor(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
-        """Round a tensor to its grid in `setting`, plan or wide; float tensors are unchanged."""
+        """Return `array` of tensor `name` rounded to its grid in `setting`, plan or wide.
+
+        A tensor that `setting` does not round is returned as it is.
+        """
         grid = setting.get_tensor_grid(name)
         if not grid:
             return array

@@ -436,7 +436,10 @@ def _write_report(
 
 
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
-    """Write the attempts of a search, if there was one, to the two files `pages`: HTML and SVG."""
+    """Write the attempts of a search to the two files `pages`: an HTML page and an SVG plot.
+
+    Does nothing if the report of `result` has no search.
+    """
     if result.report.search is not None:
         from ...search.page import write_search_page
 

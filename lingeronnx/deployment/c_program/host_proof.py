@@ -159,7 +159,7 @@ class LoadedProgram:
         self._get_function("reset")()
 
     def close(self) -> None:
-        """Release the program's packages and the executor."""
+        """Call the program's "<prefix>_deinit", which releases its packages and the executor."""
         self._get_function("deinit")()
 
 
@@ -199,7 +199,7 @@ def build_shared_library(
 
 
 def _get_stub_source() -> tuple[Path, tuple[str, ...]]:
-    """Return the C file of the stand-in executor, with its flags."""
+    """Return (C file of the stand-in for the executor, compiler flags that it needs)."""
     return get_stub_folder() / "standin.c", ("-std=c99", f"-I{get_stub_folder()}")
 
 
@@ -269,10 +269,10 @@ def _prove_loaded_program(
     runners: _Runners,
     feeds: Sequence[Mapping[str, np.ndarray]],
 ) -> None:
-    """Compare calls, host parts and conversions of extreme inputs with references, in this order.
+    """Compare a loaded program with references: calls, host parts and conversions, in order.
 
-    Stops at the first error, which is added to `proof.failed`, first of all a status of `init`
-    other than 0.
+    `feeds` are the inputs of consecutive calls; conversions get extreme inputs. Stops at the first
+    error, which is added to `proof.failed`, first of all a status of `init` other than 0.
     """
     program = loaded.program
     if loaded.status:

@@ -298,7 +298,10 @@ def compile_object(
 
 
 def read_sections(object_path: Path, toolchain: Toolchain) -> str:
-    """Return the output of `size -A` for an object file; ConfigError if it fails."""
+    """Return the output of the toolchain's `size -A` for the object file at `object_path`.
+
+    Raises ConfigError if the tool fails.
+    """
     process = subprocess.run(
         [toolchain.size_tool, "-A", str(object_path)], capture_output=True, text=True, check=False
     )

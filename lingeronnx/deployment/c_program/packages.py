@@ -49,10 +49,10 @@ def compute_arguments_crc(argv: Sequence[str]) -> int:
 
 
 def make_package_header(chip: str, package_index: int, graph_crc: int, arguments_crc: int) -> bytes:
-    """Return the first 56 bytes of a package's header, which do not depend on the package.
+    """Return the first 56 bytes of a package, which are known before the packer runs.
 
     They are a mark, the chip, the executor version, the package's index, and the CRC-32 of the ONNX
-    file and of the packer's arguments.
+    file and of the packer's arguments, padded with zeros.
     """
     return struct.pack(
         "<8s12s12sIII12x",

@@ -356,10 +356,11 @@ def _make_host_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> HostPart:
-    """Make a host part with C generated for the shapes of one run.
+    """Return the host part of one run, with C function `function_name` generated for its shapes.
 
-    Raises ConfigError if the generator is not installed, ConstraintError if it cannot write the
-    part.
+    `sources` and `targets` are the program's tensors that its inputs and outputs read and write,
+    `file` is the part's file name. Raises ConfigError if the generator is not installed,
+    ConstraintError if it cannot write the part.
     """
     model, name = ir.to_proto(run.part.graph), run.part.name
     inputs, outputs = list(run.inputs.values()), list(run.outputs.values())

@@ -187,9 +187,10 @@ def mirror_calls(
     is_busy = False  # the export calls the module again
 
     def hook(_module: nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
-        """Run the exported session on the tensors of this call; the first call exports the model.
+        """Run the exported session on the tensors of this call of the model.
 
-        Calls that the export itself makes are ignored.
+        Its results are dropped. The first call exports the model and passes the session to
+        `on_session`. Calls that the export itself makes are ignored.
         """
         nonlocal session, is_busy
         if is_busy:

@@ -135,9 +135,10 @@ def get_layer_weights(lstm: nn.LSTM, flat: Sequence[Tensor]) -> list[list[Direct
 def run_projected_lstm(
     lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | None
 ) -> tuple[Tensor, States]:
-    """Run an LSTM with proj_size in evaluation mode; results as of its own forward.
+    """Run an LSTM with proj_size in evaluation mode; return (outputs, (states, cells)).
 
-    Computed in a form that can be exported: an LSTM without projection, then one product.
+    Results and their layout are those of the layer's own forward, computed in a form that can be
+    exported: an LSTM without projection, then one product.
 
     Parameters
     ----------
@@ -198,7 +199,7 @@ def traceable_lstms(model: nn.Module) -> Iterator[None]:
         original_forward = lstm.forward
 
         def forward(input: Tensor, hx: States | None = None) -> Any:
-            """Run the LSTM; during an export by `run_projected_lstm`."""
+            """Run the LSTM with its original forward or, in an export, in a traceable form."""
             if not is_exporting():
                 return original_forward(input, hx)
             flat_weights = [getattr(lstm, name) for name in lstm._flat_weights_names]

@@ -370,9 +370,11 @@ class Tuner:
         return float(np.mean(losses))
 
     def _evaluate_module(self, teacher: Teacher, taps: Sequence[str]) -> float:
-        """Evaluate the current module; larger is better.
+        """Return a measure of the current module; larger is better.
 
-        Returns the result of the user's function, or else the negative mean loss on all samples.
+        It is the result of the user's function, or without one the negative mean loss on all
+        samples, against the outputs of `teacher` (the float model). `taps` are tensors whose
+        distance is part of the loss.
         """
         if self._evaluate is not None:
             return self._evaluate()
@@ -572,7 +574,10 @@ def _mean_normalized_mse(
 
 
 def _normalized_mse(actual: Any, target: Any) -> Any:
-    """Return the mean squared error relative to the variance of the target."""
+    """Return the mean squared error of `actual` divided by the variance of `target`.
+
+    The variance counts as at least 1e-12.
+    """
     target = target.float()
     return ((actual - target) ** 2).mean() / target.var().clamp(min=1e-12)
 

@@ -27,9 +27,10 @@ __all__ = ["RECURRENT"]
 def _collect_states(
     kernel: RecurrentKernel, state_inputs: Sequence[Any], x: Any, context: FakeQuantContext
 ) -> dict[str, Any]:
-    """Return the given lengths ("lengths", [N] or [1]) and states ("h", "c", [N, H] or [1, H]).
+    """Return lengths ("lengths", [N] or [1]) and states ("h", "c", [N, H] or [1, H]) of a layer.
 
-    States are counts. They come from the kernel, from parameters or from inputs.
+    Only those that are given: by constants of the kernel, by parameters, or by `state_inputs`.
+    States are counts.
     """
     tensors = {
         key: context.get_parameter(key, array, x) for key, array in kernel.constant_states.items()
@@ -171,9 +172,10 @@ def _run_lstm(
 def _run_stepwise(
     kernel: Any, weights: _RecurrentWeights, sums: Any, h: Any, cell: Any, exact: Any
 ) -> tuple[Any, Any, Any]:
-    """Return y [T, N, H] and the last state of any layer, computed step by step with autograd.
+    """Run a recurrent layer step by step with autograd; return (y [T, N, H], last state, `cell`).
 
-    The states are its own, not those of `exact`.
+    `sums` are the input sums of each step, `h` is the initial state. The states are computed here,
+    not taken from `exact`. Samples keep their state after their end, and their y is 0.
     """
     states = []
     times = range(len(sums)) if kernel.is_forward else range(len(sums) - 1, -1, -1)

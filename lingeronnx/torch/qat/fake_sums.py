@@ -56,10 +56,10 @@ def _conv(kernel: k.Conv, inputs: Sequence[Any], context: FakeQuantContext) -> t
 def _conv_transpose(
     kernel: k.ConvTranspose, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Convolve transposed in exact arithmetic, and requantize.
+    """Convolve counts transposed, in exact arithmetic, and requantize, with gradients.
 
-    Returns one tensor of the shape that the kernel infers; outputs that `output_padding` adds
-    beyond all taps are equal to the bias.
+    Returns a tuple of one tensor of the shape that the kernel infers; outputs that `output_padding`
+    adds beyond all taps are equal to the bias.
     """
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
@@ -86,9 +86,9 @@ def _conv_transpose(
 
 
 def _linear(kernel: k.Linear, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Compute a fully connected layer of counts in exact arithmetic, and requantize.
+    """Multiply counts by the weights of a fully connected layer, add its bias, and requantize.
 
-    Returns a tuple of one tensor of counts.
+    Exact, with gradients. Returns a tuple of one tensor of counts.
     """
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
@@ -103,7 +103,7 @@ def _linear(kernel: k.Linear, inputs: Sequence[Any], context: FakeQuantContext) 
 def _get_weight(kernel: k.Linear | FloatLinear, x: Any, context: FakeQuantContext) -> Any:
     """Return the weights of a fully connected layer as counts, times the factors of their groups.
 
-    They are those that are trained, or else the kernel's own.
+    They are the trained ones in `context`, or else the kernel's own; on the device of `x`.
     """
     weight = context.get_parameter(1, kernel.weight, x)
     return weight if kernel.factors is None else weight * to_counts(kernel.factors, x)
@@ -181,9 +181,9 @@ def _add_scaled(
 
 
 def _mul(kernel: k.Mul, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Multiply two activations elementwise, and requantize.
+    """Multiply the two inputs elementwise as counts, exactly, and requantize, with gradients.
 
-    Return a tuple of one tensor of counts.
+    Returns a tuple of one tensor of counts.
     """
     bound = context.max_abs() * context.max_abs(1)
     x, y = cast_to_exact_dtype(bound, *inputs)
@@ -191,9 +191,9 @@ def _mul(kernel: k.Mul, inputs: Sequence[Any], context: FakeQuantContext) -> tup
 
 
 def _matmul(kernel: k.MatMul, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Multiply two activations as matrices, and requantize.
+    """Multiply the two inputs as matrices of counts, exactly, and requantize, with gradients.
 
-    Return a tuple of one tensor of counts.
+    Returns a tuple of one tensor of counts.
     """
     bound = context.max_abs() * context.max_abs(1) * inputs[0].shape[-1]
     x, y = cast_to_exact_dtype(bound, *inputs)

@@ -456,9 +456,9 @@ class QatModule(nn.Module):
         unexpected: Any,
         errors: Any,
     ) -> None:
-        """Load a state_dict whose names may contain dots that do not separate modules.
+        """Load parameters whose names may contain dots that do not separate modules.
 
-        Such keys are not reported as unexpected.
+        Called by torch's `load_state_dict`. Keys with such names are not reported as unexpected.
         """
         unknown: list[str] = []
         super()._load_from_state_dict(

@@ -265,7 +265,11 @@ def _split_directions(states: States | None) -> tuple[States | None, States | No
 def _join_directions(
     forward: tuple[Tensor, States], backward: tuple[Tensor, States]
 ) -> tuple[Tensor, States]:
-    """Concatenate the outputs of two directions along the elements, and the states along axis 0."""
+    """Join (outputs, (states, cells)) of the forward and the backward direction.
+
+    Outputs are concatenated along the elements, [N, T, 2P], states and cells along axis 0, [2, N,
+    ...].
+    """
     (y, (h, c)), (y_back, (h_back, c_back)) = forward, backward
     return torch.cat([y, y_back], dim=2), (torch.cat([h, h_back]), torch.cat([c, c_back]))
 

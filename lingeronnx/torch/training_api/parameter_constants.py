@@ -432,10 +432,10 @@ def _float_constant(node: ir.Node, index: int) -> np.ndarray | None:
 def _match_nodes(
     first: ir.Model, second: ir.Model, third: ir.Model
 ) -> Iterator[tuple[ir.Node, ir.Node, ir.Node]]:
-    """Yield triples of corresponding nodes of three graphs.
+    """Yield triples of corresponding nodes of three versions of a graph.
 
-    By position if all have the same sequence of operators, else by name, without nodes that one of
-    them lacks.
+    They correspond by position if all have the same sequence of operators, else by name, without
+    nodes that one of them lacks.
     """
     first_nodes, second_nodes, third_nodes = (list(graph.graph) for graph in (first, second, third))
     operator_lists = {

@@ -109,9 +109,9 @@ class QatState:
         return self.trace(net, example if isinstance(example, tuple) else (example,), {})
 
     def run(self, net: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run the net with fake quantization, and return its result.
+        """Call the net with fake quantization, and return the result of its forward.
 
-        Traces it if needed. In training mode without calibration data the ranges, and so the
+        Traces `net` if needed. In training mode without calibration data the ranges, and so the
         scales, follow the batch.
         """
         traced = self.traced or self.trace(net, args, kwargs)
@@ -269,13 +269,13 @@ def _get_initial_ranges(traced: Traced) -> Ranges:
 
 
 def _clip_range(traced: Traced, name: str, low: float, high: float) -> tuple[float, float]:
-    """Return (low, high) limited to +- the limit of the tensor's output clamp, if it has one."""
+    """Return (low, high) limited to +- the limit of the output clamp of tensor `name`, if any."""
     limit = traced.output_limits.get(name, math.inf)
     return max(low, -limit), min(high, limit)
 
 
 def _make_range_stats(low: float, high: float) -> TensorStats:
-    """Return tensor statistics of which only the extremes are meaningful, as for one element."""
+    """Return tensor statistics with the extremes `low` and `high`; all else is a placeholder."""
     squares = max(low * low, high * high)
     return TensorStats(1, low, high, squares, 0, np.zeros(1, np.int64))
 

@@ -196,7 +196,10 @@ class Traced:
 
 
 def _check_shape(name: str, tensor: Tensor, traced_shape: Sequence[int | None]) -> None:
-    """Raise DataError if an input differs from the traced shape; None there matches any size."""
+    """Raise DataError if input `name` has another shape than in the trace.
+
+    None in `traced_shape`, the batch, matches any size.
+    """
     has_same_rank = len(traced_shape) == tensor.dim()
     if has_same_rank and all(
         expected in (None, size) for expected, size in zip(traced_shape, tensor.shape, strict=True)
@@ -212,7 +215,7 @@ def _check_shape(name: str, tensor: Tensor, traced_shape: Sequence[int | None]) 
 def export_with_folded_norms(
     net: nn.Module, args: Any, kwargs: Any, exporter: str | None
 ) -> tuple[ExportedNet, NetParameters]:
-    """Export `net` without its wrapper classes, and fold its batch norms.
+    """Export `net` for this call, without its wrapper classes, and fold its batch norms.
 
     The modules of folded batch norms and their layers are annotated in place. `exporter` is None
     for the default. The exported net lists the trainable parameters that the graph does not use.
@@ -338,6 +341,7 @@ def _prepare_numbered_graphs(
 
     The numbers of the first copy start at 1, those of the second after the total number of
     elements. From the difference follows which element each constant comes from, and its factor.
+    `arrays` has the parameters by name, `feeds` the inputs, `config` the settings of `quantize`.
     """
     total = sum(array.size for array in arrays.values())
     first, second = (
