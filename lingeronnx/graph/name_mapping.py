@@ -43,7 +43,7 @@ class NameMapping:
 
 
 def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
-    """Return a copy of `graph` with file names, and the user names in its metadata.
+    """Return a copy of `graph` with file names, and the user's names in its metadata (`NAMES_KEY`).
 
     Returns `graph` itself if no tensor or node of it is in `names`, which may contain names of a
     larger graph.
@@ -70,8 +70,9 @@ def _invert(names: Mapping[str, str]) -> dict[str, str]:
 def restore_user_names(graph: ir.Model) -> ir.Model:
     """Return a copy of `graph`, read from a file, with the user's names and without `NAMES_KEY`.
 
-    Returns `graph` itself if it stores no user names. If a user name is in use by now, also in a
-    subgraph, the file name stays. Raises ModelError if the metadata cannot be read.
+    The user's names are in that entry of the metadata. Returns `graph` itself if it stores none. If
+    a user name is in use by now, also in a subgraph, the file name stays. Raises ModelError if the
+    metadata cannot be read.
     """
     if NAMES_KEY not in graph.metadata_props:
         return graph
@@ -91,7 +92,7 @@ def restore_user_names(graph: ir.Model) -> ir.Model:
 def _select_applicable_names(
     user_names: Mapping[str, str], current_names: set[str]
 ) -> dict[str, str]:
-    """Return the entries of {file name: user name} that can be applied.
+    """Return the entries of `user_names` ({file name: user name}) that can be applied.
 
     The file name must be in `current_names`, and the user name must not be.
     """
@@ -108,7 +109,9 @@ def collect_tensor_names(graph: ir.Model) -> set[str]:
 
 
 def _parse_name_mapping(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the metadata `NAMES_KEY` to {file name: user name} of tensors, and of nodes.
+    """Parse the JSON `text` of the metadata `NAMES_KEY`; return names of tensors and of nodes.
+
+    Both are {file name: user name}.
 
     Raises
     ------
@@ -148,7 +151,7 @@ def format_node_label(node: str, module: str) -> str:
 
 
 def _parse_name_scopes(text: str) -> Sequence[str]:
-    """Parse the exporter's list of scopes to the modules around a node, outermost first.
+    """Return the torch modules around a node, outermost first, from the exporter's list in `text`.
 
     `text` is a Python list as text. Its last entry, the node itself, and empty entries are removed.
     [] if it is empty or not a list.

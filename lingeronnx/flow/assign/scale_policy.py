@@ -124,7 +124,7 @@ class ScalePolicy:
 
     @property
     def out_bits(self) -> dict[str, int | str]:
-        """{tensor: output width ("float" or bits)} of the overrides, without those of 8 bits."""
+        """{tensor: output width, bits or "float"} of overrides with another width than 8."""
         return {
             name: settings["out_bits"]
             for name, settings in self.overrides.items()

@@ -27,7 +27,11 @@ _OWN_OUTPUT_WEIGHT = 1.0  # weight of the layer's own outputs, times the mean di
 
 
 def compute_block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None:
-    """Compute the metric G of the module's docstring for a layer.
+    """Return the weights G of output errors of a layer that follow from the layer after it.
+
+    An error d of the outputs costs d^T G d there, with G = V^T V for the next layer's weights V. If
+    a Relu is between, G[o, p] is weighted by the fraction of samples in which both are positive.
+    The mean diagonal is added to the diagonal.
 
     Parameters
     ----------
@@ -39,8 +43,9 @@ def compute_block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None
     Returns
     -------
     numpy.ndarray or None
-        G, float64 [O, O]; None if the output does not feed exactly one layer with constant weights,
-        directly or over Relus and _TRANSPARENT_OPS, or if the channels of the two do not match.
+        G, float64 [O, O]; None if the output does not feed exactly one layer with constant
+        weights, directly or over Relus, pools and Flatten, or if the channels of the two do not
+        match.
     """
     value, passes_relu = node.outputs[0], False
     consumer = ir.sole_consumer(value)
@@ -72,7 +77,7 @@ def _is_layer_of(node: ir.Node, value: ir.Value) -> bool:
 
 
 def _gram_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
-    """Return V^T V, float64 [I, I], of a weight [O, I/group, ...]; zero between groups.
+    """Return V^T V, float64 [I, I], of a `weight` [O, I/group, ...], zero between groups.
 
     Sums run over outputs and kernel positions.
     """
@@ -95,26 +100,34 @@ def minimize_block_error(
     high: int,
     step: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Reduce the block error of rounded weights by coordinate descent.
+    """Reduce the error that rounded weights cause after the next layer, by coordinate descent.
+
+    The error is the trace of G D H D^T, with D the change by rounding, H the moments of the inputs
+    and G the metric of the outputs.
 
     Parameters
     ----------
     rounded
-        Integers [G, O, K] to start from; not changed.
+        Integers times `step`, [G, O, K], to start from; not changed.
     weight
         Exact weights [G, O, K], in integer counts.
-    moments, samples, step
-        As for `round_with_compensation`.
+    moments
+        Second moments of the inputs of each group, [G, K, K].
     metric
         [G * O, G * O], of which each group uses the block of its own channels.
+    samples
+        Number of inputs that the moments are the mean of; with few, they are shrunk towards their
+        diagonal.
     low, high
         Range of the integers, inclusive.
+    step
+        Counts per integer, [G, O, K], or None for 1.
 
     Returns
     -------
     numpy.ndarray
-        Integers [G, O, K] whose block error is not above that of `rounded`. A group stays as it is
-        if its moments are 0 or its metric has a diagonal element of at most 0.
+        Integers times `step`, [G, O, K], whose block error is not above that of `rounded`. A group
+        stays as it is if its moments are 0 or its metric has a diagonal element of at most 0.
     """
     result = rounded.copy()
     outputs = rounded.shape[1]
@@ -150,14 +163,15 @@ def _descend(
     high: int,
     steps: np.ndarray | None,
 ) -> None:
-    """Minimize the block's error over the `integers` [O, K] of one group, in place by column.
+    """Minimize the error after the next layer over the `integers` [O, K] of one group, in place.
 
-    `h` [K, K] are the moments of the inputs, `metric` [O, O] the weights of the outputs' errors,
-    and `steps` the distances of allowed integers (None for 1).
+    Columns are moved one after the other. `weight` are the exact weights, `h` [K, K] the moments of
+    the inputs, `metric` [O, O] the weights of the outputs' errors, and `steps` the distances of
+    allowed integers (None for 1).
     """
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, curvature: float) -> np.ndarray:
-        """Move the elements of `column` in place, one after the other, and return the changes."""
+        """Move the elements of column `k` in place, one after the other; return their changes."""
         column_steps = None if steps is None else steps[:, k]
         return _descend_column(column, slope.copy(), metric, curvature, low, high, column_steps)
 
@@ -176,14 +190,15 @@ def _descend_column(
 ) -> np.ndarray:
     """Move the integers `column` [O] in place, one after the other, and return their changes.
 
-    Each becomes the integer in low..high next to the minimum of the error along its own axis.
+    Each becomes the allowed integer in low..high nearest to the minimum of the error along its own
+    axis.
 
     Parameters
     ----------
     slope
-        Half the gradient of the block error, [O]; overwritten.
+        Half the gradient of the error after the next layer, [O]; overwritten.
     metric
-        [O, O].
+        Weights of the outputs' errors, [O, O].
     h
         Diagonal element of the input moments for this column.
     step

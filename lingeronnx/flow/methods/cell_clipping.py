@@ -22,7 +22,7 @@ __all__ = ["format_cell_clipping", "simulate_retained_cells"]
 def format_cell_clipping(
     partition: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
 ) -> list[str]:
-    """Format a note for each integer LSTM whose retained cell values exceed the target's limit.
+    """Return a note for each integer LSTM whose forget gate times cell exceeds the target's limit.
 
     The note gives the largest value and the fraction of values above the limit. Empty if the target
     has no limit, or no LSTM exceeds it.
@@ -67,7 +67,7 @@ def format_cell_clipping(
 def _simulate_layers(
     layers: Sequence[ir.Node], partition: Partition, feed: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[ir.Node, np.ndarray]]:
-    """Yield each LSTM layer with the magnitudes of its retained cells [N, T, H].
+    """Yield each LSTM layer with the magnitudes |forget gate * previous cell|, [N, T, H].
 
     The layers' inputs are computed in float from `feed`; optional inputs may be constants.
     """
@@ -92,7 +92,9 @@ def simulate_retained_cells(
     h: np.ndarray | None = None,
     c: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Compute the forget gate times the previous cell of a ``lingeronnx.LSTM``, at every step.
+    """Return the forget gate times the previous cell of a ``lingeronnx.LSTM``, at every step.
+
+    It is computed in float, since the cell is no tensor of the graph.
 
     Parameters
     ----------
@@ -134,5 +136,5 @@ def simulate_retained_cells(
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Compute the sigmoid by tanh, which does not overflow."""
+    """Return the sigmoid of each element of `x`, by tanh, which does not overflow."""
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))

@@ -54,8 +54,8 @@ def find_costly_clipping(
     """Find tensors and weights of `plan` whose clipping costs more at the outputs than it gains.
 
     Noise is the error power of each graph output relative to its power, with the given tensors
-    quantized and everything else in float. Empty unless an output has half of its power in less
-    than _SPARSE_SHARE of its elements.
+    quantized and everything else in float. Nothing is found unless an output has half of its power
+    in less than 2 % of its elements.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ def find_costly_clipping(
     -------
     dict
         {tensor or weight: coarser scale}, for all tensors of a shared scale. A scale is coarser if
-        that lowers the relative noise of an output by more than _MIN_NOISE_SHARE, and the sum over
-        outputs.
+        that lowers the noise of an output by more than a quarter of the plan's noise there, and
+        lowers the sum of these ratios over outputs.
     """
     candidates = list(_iter_clipped_tensors(partition, plan, shared_groups, stats, policy))
     if not candidates:
@@ -93,10 +93,10 @@ def find_costly_clipping(
         return {name: _as_near_float(plan.tensors[name]) for name in names}
 
     def search(group: list[dict[str, Affine]]) -> list[dict[str, Affine]]:
-        """Return the candidates of `group` that cost less output noise with coarser scales.
+        """Return those of `group` whose coarser scales lower the noise of the outputs.
 
-        Halves the group until one is left. A group is dropped if its clipping alone causes at most
-        _MIN_NOISE_SHARE of the plan's noise at each output.
+        Each candidate is {name: coarser parameters}. The group is halved until one is left, and
+        dropped if its clipping alone causes at most a quarter of the plan's noise at each output.
         """
         if not (noise(clip_without_rounding(group)) > _MIN_NOISE_SHARE * plan_noise).any():
             return []
@@ -122,9 +122,10 @@ def _iter_clipped_tensors(
     stats: Stats,
     policy: ScalePolicy,
 ) -> Iterable[dict[str, Affine]]:
-    """Yield relaxed parameters {name: qparams} for each clipped shared scale and weight.
+    """Yield coarser parameters {name: parameters} of each shared scale and weight that clips.
 
-    Groups with a headroom or without statistics are left out.
+    Shared scales that must leave room below the smallest value, or without statistics, are left
+    out.
     """
     for shared_scale in shared_groups:
         merged_stats = shared_scale.merged_stats(stats)
@@ -145,7 +146,7 @@ def _iter_clipped_tensors(
 def _relax_clipping(
     names: Sequence[str], stats: TensorStats, plan: Plan, policy: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
-    """Yield coarser parameters {name: qparams} of tensors that share a scale, if it clips values.
+    """Yield coarser parameters {name: parameters} of tensors whose shared scale clips values.
 
     The scale is halved, but with free scales not below that of the full range. Yields one dict or
     nothing: nothing unless the "mse" calibrator chose the scale, and for scales per channel, zero
@@ -170,7 +171,7 @@ def _relax_clipping(
 
 
 def _as_near_float(qparams: Affine) -> Affine:
-    """Return `qparams` with the same range and `_EXTRA_BITS` more bits."""
+    """Return `qparams` with the same range and 12 more bits, so that hardly anything is rounded."""
     return qparams.changed(qparams.scale * 2.0**_EXTRA_BITS, qparams.bits + _EXTRA_BITS)
 
 
@@ -190,7 +191,7 @@ class _OutputNoise:
     """
 
     def __init__(self, graph: ir.Model, plan: Plan, batches: _Feeds, outputs: _Feeds) -> None:
-        """Keep the float `outputs` of all `batches`; those without a producer do not count."""
+        """Keep graph, plan, samples and their float `outputs`; constant outputs do not count."""
         self._graph, self._plan, self._batches = graph, plan, batches
         self._names = [  # constants have no noise
             str(value.name) for value in graph.graph.outputs if value.producer() is not None
@@ -199,9 +200,9 @@ class _OutputNoise:
 
     @property
     def has_sparse_output_power(self) -> bool:
-        """Whether some output has half of its power in few of its elements.
+        """Whether some output has half of its power in less than 2 % of its elements.
 
-        Few are less than `_SPARSE_SHARE` of the elements of all batches.
+        The elements of all batches are taken together.
         """
         for name in self._names:
             arrays = [outputs[name].astype(np.float64) for outputs in self._float_outputs]
@@ -213,14 +214,14 @@ class _OutputNoise:
         return False
 
     def _select_outputs(self, tensors: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs among `tensors` as float64, in order."""
+        """Return the computed graph outputs among `tensors` as float64, in graph order."""
         return [tensors[name].astype(np.float64) for name in self._names]
 
     def __call__(self, tensors: _Tensors) -> np.ndarray:
         """Return the error power of each output relative to its own power, float64 [outputs].
 
         `tensors` are {name: parameters} of the tensors that are quantized; everything else is in
-        float. Sums run over all batches.
+        float. Sums run over all batches. The result is never 0.
         """
         error, power = np.zeros((2, len(self._names)))
         float_outputs = map(self._select_outputs, self._float_outputs)
@@ -230,9 +231,9 @@ class _OutputNoise:
         return error / np.maximum(power, _EPSILON) + _EPSILON
 
     def _run(self, tensors: _Tensors) -> Iterator[list[np.ndarray]]:
-        """Yield the outputs of each batch with the given tensors quantized, float64.
+        """Yield the outputs of each batch, with only `tensors` quantized, as float64 arrays.
 
-        `tensors` are {name: parameters}; outputs are in the order of `_names`.
+        `tensors` are {name: parameters}; outputs are in graph order, without constant ones.
         """
         copy, users = build_fake_quantized_graph(self._graph, self._plan.with_tensors(tensors))
         names = {user: name for name, user in users.items()}

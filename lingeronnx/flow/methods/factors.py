@@ -24,7 +24,7 @@ _ONE = np.ones(1)
 
 
 def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
-    """Return {tensor: product of its factors}, 1 where one of both has none."""
+    """Return {tensor: product of its factors in `first` and `second`}, 1 where one has none."""
     return {name: first.get(name, _ONE) * second.get(name, _ONE) for name in {**first, **second}}
 
 
@@ -73,7 +73,7 @@ def _scale_parameters(model: ir.Model, node: ir.Node, f_in: np.ndarray, f_out: n
 def _weight_factor(
     shape: tuple[int, ...], group: int, f_in: np.ndarray, f_out: np.ndarray
 ) -> np.ndarray:
-    """Return f_out / f_in for a weight [O, I/group, ...], broadcastable to it.
+    """Return f_out / f_in for a weight of `shape` [O, I/group, ...], broadcastable to it.
 
     Each is one value or one per channel of output or input.
     """

@@ -65,9 +65,10 @@ class _RepresentableMask:
         match_means: bool = False,
         slopes: np.ndarray | None = None,
     ) -> _RepresentableMask:
-        """Select the values that a tensor with `qparams` can represent, above a Relu's threshold.
+        """Select the float values of a layer that an integer tensor with `qparams` can represent.
 
-        Bounds are exclusive.
+        Values on the bounds, and those that a Relu after the layer cuts off, are excluded. The sum
+        of the selected values is kept, too.
 
         Parameters
         ----------
@@ -104,7 +105,7 @@ class _RepresentableMask:
 
     @classmethod
     def concatenate(cls, masks: Sequence[_RepresentableMask]) -> _RepresentableMask:
-        """Concatenate masks of several batches of positions; totals and sensitivities are added."""
+        """Return the masks of several batches as one: positions concatenated, sums added."""
         return cls(
             np.concatenate([mask.bits for mask in masks]),
             np.sum([mask.total for mask in masks], axis=0),
@@ -153,13 +154,16 @@ class LayerTarget:
         return np.asarray(self.index < int(self.index[len(self.index) // 2]))
 
     def relu_threshold_at(self, positions: np.ndarray) -> np.ndarray:
-        """Return the Relu threshold at some of the positions, [len(positions), channels]."""
+        """Return the Relu threshold at some of the positions, [len(positions), channels].
+
+        Values below it are cut off; -inf without a Relu. `positions` index those of this target.
+        """
         return np.broadcast_to(self.relu_threshold, self.values.shape)[positions]
 
     def compensate_summand(
         self, node: ir.Node, other: LayerTarget, array: np.ndarray, qparams: Affine
     ) -> LayerTarget:
-        """Return the target that also compensates the error of the other summand.
+        """Return the target that also compensates the error of the other summand of an Add.
 
         With it, the sum of the layer's output and the integers `array` matches the float sum.
 
@@ -194,15 +198,16 @@ class LayerTarget:
         return _gather_positions(array.reshape(self.shape), self.axis, self.index)
 
     def mean_error(self, array: np.ndarray) -> np.ndarray:
-        """Compute the mean error of the layer's integers `array` over the representable values.
+        """Return the mean error per channel of the layer's integers `array` to the float model.
 
-        If means are compared after a Relu, the mean is over the values that pass it, which the bias
-        affects.
+        Only values count that the integers can represent. If means are compared after a Relu, the
+        mean is over the values that pass it, which the bias affects.
 
         Returns
         -------
         numpy.ndarray
-            float64 [channels], in float units; positive if the integers are too large.
+            float64 [channels], in float units; positive if the integers are too large. It is drawn
+            towards 0 for channels with few such values.
         """
         actual = self.gather(array)
         mask = np.unpackbits(self.representable.bits, axis=1, count=actual.shape[1])
@@ -244,7 +249,7 @@ def collect_layer_targets(
     share_positions: bool,
     match_means_for: Collection[str] = (),
 ) -> dict[str, LayerTarget]:
-    """Run the float model and collect the targets of all layers: {tensor: target}.
+    """Run the float model and return {tensor: its float values at some positions, as a target}.
 
     Each batch contributes an equal number of positions, a random sample if it has more.
 
@@ -259,10 +264,10 @@ def collect_layer_targets(
     batches
         Calibration samples.
     budget
-        Memory budget in bytes; the float32 values of all compared positions of all layers fit in an
-        eighth of it, except that at least `_MIN_POSITIONS` are compared.
+        Memory budget in bytes; the float32 values of all compared positions of all layers fit in
+        an eighth of it, except that at least 1024 positions are compared.
     keep_values_for
-        Tensors whose float values are stored in the target; the others have none.
+        Tensors whose float values are stored in the target; the others have only sums.
     share_positions
         Whether tensors of equal size are sampled at the same positions.
     match_means_for
@@ -317,9 +322,9 @@ def collect_layer_targets(
 
 
 def _max_positions(layers: Mapping[str, ir.Node], axes: Mapping[str, int], budget: int) -> int:
-    """Return the number of positions whose float32 values fit an eighth of `budget` bytes.
+    """Return how many positions' float32 values, of all `layers`, fit an eighth of `budget` bytes.
 
-    At least `_MIN_POSITIONS`; 0 without layers. `axes` are the channel axes by tensor.
+    At least 1024; 0 without layers. `axes` are the channel axes by tensor.
     """
     channels = 0
     for name, node in layers.items():
@@ -329,7 +334,9 @@ def _max_positions(layers: Mapping[str, ir.Node], axes: Mapping[str, int], budge
 
 
 def _gather_positions(array: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:
-    """Return the values at some of all positions, [positions, channels].
+    """Return the values of `array` at some of its positions, [positions, channels].
+
+    A position is an index of all axes but the channels.
 
     Parameters
     ----------
@@ -343,7 +350,7 @@ def _gather_positions(array: np.ndarray, axis: int, index: np.ndarray) -> np.nda
 
 
 def _relu_threshold(node: ir.Node) -> float:
-    """Return 0 if the only consumer of the layer is like a Relu, else -inf."""
+    """Return 0.0 if the only consumer of the layer `node` cuts off negative values, else -inf."""
     consumer = ir.sole_consumer(node.outputs[0])
     return 0.0 if consumer is not None and is_relu_like(consumer) else -math.inf
 
@@ -351,7 +358,7 @@ def _relu_threshold(node: ir.Node) -> float:
 def _leaky_slopes(node: ir.Node) -> np.ndarray | None:
     """Return the slopes of a LeakyRelu or PRelu that is the only consumer of a layer, or None.
 
-    None too for slopes that are computed or negative.
+    None too for slopes that are computed or negative. The result is float64 [1] or [channels].
     """
     consumer = ir.sole_consumer(node.outputs[0])
     if consumer is None or consumer.domain or consumer.op_type not in ("LeakyRelu", "PRelu"):

@@ -33,8 +33,9 @@ def insert_host_scaling(
     target: Target,
     policy: ScalePolicy,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Insert Mul nodes (by 1, for now) at the boundaries of tensors that `target` cannot represent.
+    """Insert Mul nodes (by 1, for now) between host and chip at tensors of unsupported scales.
 
+    These are tensors whose scale `target` cannot represent; the graph of `partition` is changed.
     Both results are empty for a target with free scales.
 
     Returns
@@ -52,7 +53,7 @@ def insert_host_scaling(
 def insert_boundary_muls(
     partition: Partition, names: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Insert Mul nodes between integers and floats at the tensors `names`, in place.
+    """Insert Mul nodes by 1 between integers and floats at the tensors `names`, in place.
 
     Tensors that only integer nodes write and read are skipped.
 
@@ -108,9 +109,10 @@ def _out_of_range(
 def _insert_mul_after(
     model: ir.Model, value: ir.Value, integer_ids: Collection[int]
 ) -> tuple[str, str]:
-    """Insert a Mul between a float `value` and its integer consumers.
+    """Insert a Mul by 1 between a float `value` and its integer consumers.
 
-    Returns the names of the Mul and of its output.
+    Returns the names of the Mul and of its output. Integer nodes are those in `integer_ids`; the
+    others keep reading `value`.
     """
     consumers = [(use.node, use.idx) for use in value.uses() if id(use.node) in integer_ids]
     node = _make_mul(model, value, f"{value.name}_scaled")
@@ -125,7 +127,7 @@ def _insert_mul_after(
 def _insert_mul_before(
     model: ir.Model, value: ir.Value, integer_ids: Collection[int]
 ) -> tuple[str, str]:
-    """Insert a Mul between an integer `value` and its float consumers and graph outputs.
+    """Insert a Mul by 1 between an integer `value` and its float consumers and graph outputs.
 
     The output of the Mul takes the name of `value`. Returns the name of the Mul and the new name of
     `value`.
@@ -146,7 +148,7 @@ def _insert_mul_before(
 
 
 def _make_mul(model: ir.Model, value: ir.Value, output: str) -> ir.Node:
-    """Create a Mul of `value` by 1 with output `output`, or a similar name if that is taken.
+    """Return a new Mul of `value` by 1 with output `output`, or a similar name if that is taken.
 
     The node is not inserted, but its constant is an initializer of `model`.
     """
@@ -162,7 +164,7 @@ def _make_mul(model: ir.Model, value: ir.Value, output: str) -> ir.Node:
 def set_host_factors(
     model: ir.Model, added: Mapping[str, str], factors: Mapping[str, np.ndarray]
 ) -> None:
-    """Write the constants of inserted Mul nodes, in place.
+    """Write the constants of the Mul nodes that were inserted between host and chip, in place.
 
     A Mul before integers multiplies by the factor of its output, and one after integers divides by
     the factor of its input; 1 without either.

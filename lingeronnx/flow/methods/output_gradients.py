@@ -56,22 +56,25 @@ class OutputMoments:
 
     @classmethod
     def from_gradients(cls, gradients: np.ndarray) -> OutputMoments:
-        """Compute the moments of `gradients` [group, n, O, K]."""
+        """Return the second moments of weight `gradients` [group, n, O, K], summed over n.
+
+        They are sums of A^T A over the inputs, [K, K], and of A A^T over the outputs, [O, O].
+        """
         group, count, outputs, fields = gradients.shape
         rows = gradients.reshape(group, count * outputs, fields)
         columns = gradients.transpose(0, 2, 1, 3).reshape(group, outputs, count * fields)
         return cls(_gram(rows.transpose(0, 2, 1)), _gram(columns))
 
     def __add__(self, other: OutputMoments) -> OutputMoments:
-        """Return the moments of both sets of gradients."""
+        """Return the sums of the moments of both sets of gradients."""
         return OutputMoments(self.of_inputs + other.of_inputs, self.of_outputs + other.of_outputs)
 
     def blend_input_moments(self, moments: np.ndarray) -> np.ndarray:
-        """Return H [group, K, K] blended with the second moments of the inputs.
+        """Return the gradients' moments [group, K, K] blended with those of the inputs.
 
-        `moments` are those of the inputs, [group, K, K]. Each matrix is scaled to trace 1 first (0
-        if the inputs are constant). For a group without gradients, the result is the input moments
-        alone.
+        `moments` are the second moments of the inputs, [group, K, K]. Each matrix is scaled to
+        trace 1 first (0 if the inputs are constant), and gradients weigh 0.9. For a group without
+        gradients, the result is the input moments alone.
         """
         input_moments = _normalize_trace(moments)
         gradient_moments = _normalize_trace(self.of_inputs)
@@ -81,9 +84,10 @@ class OutputMoments:
 
     @property
     def metric(self) -> np.ndarray:
-        """G of all groups, [group * O, group * O], zero between groups.
+        """The weights of output errors of all groups, [group * O, group * O], zero between groups.
 
-        Each block has trace 1 and is blended with the unit matrix.
+        A block is 0.9 times the moments of the gradients, of trace 1, plus 0.1 times a unit matrix
+        of trace 1.
         """
         group, outputs = self.of_outputs.shape[:2]
         metric = np.zeros((group * outputs, group * outputs))
@@ -97,13 +101,13 @@ class OutputMoments:
 
 
 def _normalize_trace(moments: np.ndarray) -> np.ndarray:
-    """Scale matrices [n, K, K] to trace 1; zero matrices stay zero."""
+    """Return matrices [n, K, K] scaled to trace 1; zero matrices stay zero."""
     trace = np.trace(moments, axis1=1, axis2=2)[:, None, None]
     return np.asarray(np.divide(moments, trace, out=np.zeros_like(moments), where=trace > 0))
 
 
 def _gram(array: np.ndarray) -> np.ndarray:
-    """Return A A^T of each matrix, float64."""
+    """Return A A^T of each matrix A of `array` [n, rows, columns], float64 [n, rows, rows]."""
     return np.asarray(array @ array.transpose(0, 2, 1), np.float64)
 
 
@@ -113,12 +117,12 @@ def compute_output_moments(
     measured_tensors: Sequence[str],
     batches: Iterable[_Arrays],
 ) -> dict[str, OutputMoments]:
-    """Compute the gradient moments of `layers`, by the names of their outputs.
+    """Return {output of a layer: second moments of its weights' gradients}.
 
-    Layers with a path to `measured_tensors` that is not differentiable, or none at all, and layers
-    with more than MAX_FAN_IN inputs per output are left out; the result is empty if a tensor does
-    not have the batch on axis 0. The gradients are those of random projections of the outputs, with
-    a fixed seed.
+    The gradients are those of random projections of the measured tensors, with a fixed seed. Layers
+    with a path to `measured_tensors` that is not differentiable, or none at all, and layers with
+    more than MAX_FAN_IN inputs per output are left out; the result is empty if a tensor does not
+    have the batch on axis 0.
 
     Parameters
     ----------
@@ -173,7 +177,8 @@ def _random_projection(
 ) -> dict[str, np.ndarray]:
     """Return {tensor: random gradient}, float32, for the tensors of nonzero `power`.
 
-    Normally distributed, divided by the root of the tensor's power, which is a sum of squares.
+    The gradients are normally distributed and divided by the root of the tensor's power, which is a
+    sum of squares.
     """
     gradients = {}
     for name, tensor_power in power.items():
@@ -208,7 +213,7 @@ def _iter_gradients(
 
 
 def _run_tensors(runner: FloatRunner, feed: _Arrays) -> dict[str, np.ndarray]:
-    """Run a batch and return all tensors of the runner, and the inputs."""
+    """Run a batch `feed` and return {name: value} of all tensors of `runner` and the inputs."""
     return {**feed, **{name: array for name, array, _ in runner.run(feed)}}
 
 
@@ -218,12 +223,12 @@ def _input_means_and_powers(
     measured_tensors: Sequence[str],
     feeds: Sequence[_Arrays],
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Compute the mean inputs of layers and the power of measured tensors over all samples.
+    """Return the mean inputs of `layers` and the power of measured tensors over all samples.
 
     Returns
     -------
     means : dict
-        Mean inputs of each layer, float32 [group, 1, K].
+        Mean inputs of each layer, over samples and positions, float32 [group, 1, K].
     power : dict
         Summed squares of each measured tensor.
     """
@@ -266,11 +271,11 @@ def _differentiable_tensors(model: ir.Model, measured_tensors: Sequence[str]) ->
 
 
 def _backward_kind(node: ir.Node) -> str:
-    """Return the key of `_BACKWARD` for a node, or an empty string if it is not differentiable.
+    """Return the operator whose rule backpropagates through `node`, or "" if there is none.
 
     Relu-like nodes count as Clip, all reshaping ones as Reshape. Not differentiable are weights
-    computed at run time, additions of unequal shapes, pools for which `_is_plain_pool` is False,
-    and nodes with several outputs.
+    computed at run time, additions of unequal shapes, averages with padding, pools with ceil_mode
+    or auto_pad, unknown operators, and nodes with several outputs.
     """
     kind = node.op_type
     if is_relu_like(node):
@@ -296,34 +301,34 @@ def _adds_equal_shapes(node: ir.Node) -> bool:
 
 
 def _is_plain_pool(node: ir.Node) -> bool:
-    """Whether a pool has explicit padding and rounds its shape down; an average without padding."""
+    """Whether a pool has explicit padding (none for an average) and rounds its shape down."""
     if ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return False
     return node.op_type != "AveragePool" or not any(ir.get_attr(node, "pads", ()))
 
 
 def _data_inputs(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs of a node that are not constants."""
+    """Return the inputs of `node` that are not constants, without absent ones."""
     return [value for value in node.inputs if value is not None and ir.const_value(value) is None]
 
 
 def _data_input_names(node: ir.Node) -> list[str]:
-    """Return the names of the inputs of a node that are not constants."""
+    """Return the names of the inputs of `node` that are not constants; duplicates are kept."""
     return [str(value.name) for value in _data_inputs(node)]
 
 
 def _weight_array(node: ir.Node) -> np.ndarray:
-    """Return the constant weights of a layer."""
+    """Return the constant weights (input 1) of the layer `node`."""
     return ir.require_const_value(node.inputs[1])
 
 
 def _fan_in(node: ir.Node) -> int:
-    """Return the number of weights per output of a layer."""
+    """Return the number of weights per output of the layer `node`."""
     return math.prod(_weight_array(node).shape[1:])
 
 
 def _group_count(node: ir.Node) -> int:
-    """Return the number of groups of a layer."""
+    """Return the number of groups of the layer `node`; 1 by default."""
     return int(ir.get_attr(node, "group", 1))
 
 
@@ -331,7 +336,10 @@ def _group_count(node: ir.Node) -> int:
 
 
 def _im2col(node: ir.Node, tensors: _Arrays) -> np.ndarray:
-    """Return the receptive fields of a layer's outputs, [samples, group, positions, K]."""
+    """Return the inputs that each output of a layer reads, [samples, group, positions, K].
+
+    `tensors` has the layer's input by name.
+    """
     source = tensors[ir.input_name(node)]
     if node.op_type == "Linear":
         return source.reshape(len(source), 1, -1, source.shape[-1])
@@ -344,7 +352,7 @@ def _im2col(node: ir.Node, tensors: _Arrays) -> np.ndarray:
 
 
 def _split_gradient_by_group(node: ir.Node, gradient: np.ndarray) -> np.ndarray:
-    """Reshape the gradient at a layer's outputs to [samples, group, outputs, positions]."""
+    """Return the gradient at a layer's outputs as [samples, group, outputs, positions]."""
     if node.op_type == "Linear":
         return gradient.reshape(len(gradient), 1, -1, gradient.shape[-1]).transpose(0, 1, 3, 2)
     group = _group_count(node)
@@ -352,14 +360,14 @@ def _split_gradient_by_group(node: ir.Node, gradient: np.ndarray) -> np.ndarray:
 
 
 def _weight_gradients(node: ir.Node, gradient: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the gradients of a layer's weights, [group, samples, O, K].
+    """Return the gradients of a layer's weights, summed over positions, [group, samples, O, K].
 
     Parameters
     ----------
     gradient
         Gradient at the layer's outputs.
     columns
-        Receptive fields, from `_im2col`.
+        Inputs that each output reads, [samples, group, positions, K].
     """
     return np.asarray((_split_gradient_by_group(node, gradient) @ columns).transpose(1, 0, 2, 3))
 
@@ -385,10 +393,10 @@ def _sliding_windows(
 
 
 def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Sum windows into an array of `shape`: the adjoint of `_sliding_windows`.
+    """Return an array of `shape` in which every window is added at its position.
 
-    `windows` is [N, C, positions..., kernel...]; `shape` is [N, C, ...] without padding; what falls
-    on padding is dropped.
+    It reverses the gathering of windows for gradients. `windows` is [N, C, positions...,
+    kernel...]; `shape` is [N, C, ...] without padding; what falls on padding is dropped.
     """
     rank = len(shape) - 2
     begin, end, strides, dilations = _window_attributes(node, rank)
@@ -405,7 +413,10 @@ def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndar
 
 
 def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
-    """Return leading and trailing padding, strides and dilations of a convolution or pool."""
+    """Return leading and trailing padding, strides and dilations of a convolution or pool.
+
+    Each has `rank` numbers, by default 0, 0, 1 and 1.
+    """
     pads = ir.get_attr(node, "pads", [0] * 2 * rank)
     return (
         pads[:rank],
@@ -419,9 +430,9 @@ def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
 
 
 def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    """Backpropagate through a convolution; returns {data input: its gradient}.
+    """Return {data input: its gradient} of a convolution, from the output's `gradient`.
 
-    `gradient` is that of the output; `tensors` must contain the input.
+    `tensors` must contain the input.
     """
     name, weight = ir.input_name(node), _weight_array(node)
     group = _group_count(node)
@@ -438,14 +449,17 @@ def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dic
 def _linear_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through a fully connected layer; returns {input name: its gradient}."""
+    """Return {input name: its gradient} of a fully connected layer, from that of the output."""
     return {ir.input_name(node): gradient @ _weight_array(node)}
 
 
 def _average_pool_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through an average pooling; returns {input name: its gradient}."""
+    """Return {input name: its gradient} of an average pool: each window's, divided by its size.
+
+    `gradient` is that of the output; `tensors` must contain the input.
+    """
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     element_gradient = (gradient / np.float32(math.prod(kernel))).reshape(
         *gradient.shape, *[1] * len(kernel)
@@ -460,9 +474,9 @@ def _average_pool_backward(
 def _max_pool_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through a max pooling to all maximal elements of a window, each in full.
+    """Return {input name: its gradient} of a max pool, from the output's `gradient`.
 
-    Returns {input name: its gradient}.
+    All maximal elements of a window get the gradient in full.
     """
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     window_shape = (*gradient.shape, *[1] * len(kernel))
@@ -472,18 +486,18 @@ def _max_pool_backward(
 
 
 def _clip_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    """Backpropagate through a Relu or Clip to the elements that it does not change.
+    """Return {input name: its gradient} of a Relu or Clip: that of the output, or 0.
 
-    Returns {input name: its gradient}, 0 elsewhere.
+    It is 0 at elements that the node changes, by their values in `tensors`.
     """
     name = ir.input_name(node)
     return {name: gradient * (tensors[ir.output_name(node)] == tensors[name])}
 
 
 def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    """Backpropagate through an Add; an operand that is added twice gets twice the gradient.
+    """Return {input name: its gradient} of an Add, for the operands that are not constants.
 
-    Returns {input name: its gradient} of the operands that are not constants.
+    An operand that is added twice gets twice the output's `gradient`.
     """
     names = _data_input_names(node)
     return {name: gradient * np.float32(names.count(name)) for name in names}
@@ -492,7 +506,7 @@ def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict
 def _reshape_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through a reshape; returns {input name: its gradient}."""
+    """Return {input name: its gradient} of a reshape: the output's, in the input's shape."""
     name = ir.input_name(node)
     return {name: gradient.reshape(tensors[name].shape)}
 

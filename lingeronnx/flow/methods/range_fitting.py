@@ -67,7 +67,10 @@ def fit_range_factors(
     optimize: bool,
     by_channel: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Choose the factors of all groups of tensors.
+    """Choose a factor per group of tensors at which power-of-two scales fit its ranges best.
+
+    A tensor that is multiplied by its factor uses more of the integers; the weights around it
+    compensate the factor.
 
     Parameters
     ----------
@@ -82,7 +85,8 @@ def fit_range_factors(
     policy
         Bit widths of tensors and weights.
     optimize
-        Whether to minimize the noise; otherwise only the factors that Clip needs are set.
+        Whether to minimize the noise; otherwise only the factors that Clip needs are set, and those
+        that bring exponents into the target's range.
     by_channel
         Whether weights have one scale per channel. Their ranges are spread over the octave, so that
         no factor is better than another for them.
@@ -115,18 +119,19 @@ def _clamp_exponents(
     stats: Stats,
     policy: ScalePolicy,
 ) -> None:
-    """Change `factors` in place, by octaves, so that all exponents are valid.
+    """Change `factors` in place, by powers of two, so that all exponents are valid.
 
-    Only of groups that are not pinned and have statistics. The exponents are those of the
-    calibrator "mse". If the smallest is too small, it becomes 0; otherwise, if the largest is too
-    large, it becomes half the maximum, as long as the smallest stays valid.
+    Exponents are log2 of the scales that the calibrator "mse" chooses. Only groups that are not
+    pinned and have statistics change. If a group's smallest exponent is too small, it becomes 0;
+    otherwise, if the largest is too large, it becomes half the maximum, as long as the smallest
+    stays valid.
 
     Parameters
     ----------
     exponents
         Smallest and largest exponent of the target.
     groups
-        The groups.
+        The groups of tensors that share a factor.
     factors
         Factor of each group.
     """
@@ -150,7 +155,10 @@ def _clamp_exponents(
 def _group_stats(
     group: _RangeGroup, stats: Stats, policy: ScalePolicy
 ) -> list[tuple[TensorStats, int]]:
-    """Return (statistics, bits) of each shared scale of a group that is not all zero."""
+    """Return (statistics, bits) of each shared scale of `group` whose tensors are not all zero.
+
+    Shared scales without statistics are left out.
+    """
     group_stats = []
     for shared_group in group.shared_scales:
         merged = shared_group.merged_stats(stats)
@@ -162,10 +170,10 @@ def _group_stats(
 def _weight_edges(
     partition: Partition, index: Mapping[str, int], policy: ScalePolicy
 ) -> list[_WeightEdge]:
-    """Return an edge for each weight that is not all zero.
+    """Return an edge for each quantized weight that is not all zero.
 
-    `index` maps a tensor to its group; an edge joins the groups of the node's data and output. Its
-    indices are those of groups.
+    It joins the groups of tensors of the node's first data input and of its output. `index` maps a
+    tensor to the index of its group.
     """
     edges = []
     for node, op in partition.integer_nodes:
@@ -210,16 +218,17 @@ class _NoiseMinimizer:
         stats: Stats,
         policy: ScalePolicy,
     ) -> None:
-        """Keep the starting factor of each group, and collect the groups' statistics."""
+        """Keep groups, weights between them and the starting `factors`, and collect statistics."""
         self._groups, self._edges, self._factors = groups, edges, factors
         self._group_stats = [_group_stats(group, stats, policy) for group in groups]
         self._weight_noise_cache: dict[tuple[int, float], float] = {}
         self._group_noise_cache: dict[tuple[int, float], float] = {}
 
     def run(self) -> None:
-        """Sweep over all free groups until no factor changes, `_SWEEPS` times at most.
+        """Choose the factors of all free groups, one after the other, until no factor changes.
 
-        Free groups have no required factor, and statistics.
+        It makes at most 4 sweeps and modifies the list of factors in place. Free groups have no
+        required factor, and statistics.
         """
         for _ in range(_SWEEPS):
             before = list(self._factors)
@@ -230,10 +239,10 @@ class _NoiseMinimizer:
                 return
 
     def _optimize_group(self, group_index: int) -> None:
-        """Set the factor of one group to the candidate with the least noise.
+        """Set the factor of the group to the candidate with the least noise, in place.
 
-        There are `_STEPS_PER_OCTAVE` candidates from 1 to below 2, evenly spaced in log2; the noise
-        is that of the group's tensors and of the weights next to it.
+        There are 16 candidates from 1 to below 2, evenly spaced in log2; the noise is that of the
+        group's tensors and of the weights next to it.
         """
         edge_indices = [
             n
@@ -250,7 +259,10 @@ class _NoiseMinimizer:
         self._factors[group_index] = best[1]
 
     def _group_noise(self, group_index: int, factor: float) -> float:
-        """Return the summed relative noise of the activations of a group with the given factor."""
+        """Return the summed noise of the activations of a group multiplied by `factor`.
+
+        That of each shared scale is relative to its mean square; results are cached.
+        """
         key = group_index, factor
         if key not in self._group_noise_cache:
             self._group_noise_cache[key] = sum(
@@ -260,7 +272,7 @@ class _NoiseMinimizer:
         return self._group_noise_cache[key]
 
     def _weight_noise(self, edge_index: int) -> float:
-        """Return the relative noise of a weight with the current factors around it.
+        """Return the noise of a weight with the current factors around it, relative to its power.
 
         It depends only on the ratio of output to input factor within one octave, and is cached by
         that.
@@ -278,7 +290,7 @@ class _NoiseMinimizer:
 def _relative_noise(stats: TensorStats, bits: int) -> float:
     """Return the quantization noise at the best power-of-two scale, relative to the mean square.
 
-    The best scale is that of the calibrator "mse".
+    The best scale is that of the calibrator "mse" at `bits` bits.
     """
     scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
     return (

@@ -26,7 +26,7 @@ _MIN_PRODUCT_COLUMNS = 36  # groups with fewer fields share one matrix product
 
 
 def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
-    """Compute the covariances of integer inputs over all rows.
+    """Return the covariances of integer inputs of a layer, per group, over all rows.
 
     The mean is subtracted because the bias corrects it. The sums are exact: a product of bytes has
     14 bits and a sign, so that 1024 of them add up within the 24 bits of a float32. Groups of few
@@ -56,7 +56,7 @@ def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarray) -> None:
-    """Add the sums and the second moments of `rows` in place.
+    """Add the sums, and the products of all pairs of fields, of `rows` to two arrays, in place.
 
     Parameters
     ----------
@@ -103,21 +103,27 @@ class ReceptiveFields:
 
     @classmethod
     def for_layer(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> ReceptiveFields:  # noqa: ANN401 - as `kernel`
-        """Create the receptive fields of layer `node` with the input `source`.
+        """Return access to the inputs that each output of layer `node` reads in `source`.
 
-        The input of a Linear, [..., inputs], is reshaped to rows.
+        `kernel` computes the layer in integers. The input of a Linear, [..., inputs], is reshaped
+        to rows.
         """
         if node.op_type == "Linear":
             source = source.reshape(-1, source.shape[-1])
         return cls(kernel, source)
 
     def sample_positions(self, max_rows: int = MAX_SAMPLED_ROWS) -> np.ndarray:
-        """Return a fixed sample of at most `max_rows` positions, ascending."""
+        """Return a fixed random sample of at most `max_rows` output positions, ascending.
+
+        Positions are numbered over all samples.
+        """
         count = len(self.source) * self._positions_per_sample
         return np.sort(np.random.default_rng(0).permutation(count)[:max_rows])
 
     def at(self, positions: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the receptive fields of outputs in chunks, integers [rows, group, fields].
+        """Yield the inputs that outputs at `positions` read, in chunks [rows, group, fields].
+
+        They are integers, and the zero point in the padding.
 
         Parameters
         ----------
@@ -136,12 +142,12 @@ class ReceptiveFields:
 
     @property
     def _leading_axes(self) -> int:
-        """Number of axes of samples and positions."""
+        """Number of axes of samples and output positions."""
         return self.source.ndim - 1
 
     @cached_property
     def _positions_per_sample(self) -> int:
-        """Number of output positions of one sample."""
+        """Number of output positions of one sample; 1 for a Linear."""
         return math.prod(self._windows(self.source[:1]).shape[1 : self._leading_axes])
 
     def _windows(self, source: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ _MAX_BEAM_ELEMENTS = 1 << 21  # maximum number of weights of all tracked roundin
 def round_to_nearest(
     values: np.ndarray, low: int, high: int, step: np.ndarray | None
 ) -> np.ndarray:
-    """Round to the nearest integer in range, half up.
+    """Round `values` to the nearest allowed integer in range, half up.
 
     Parameters
     ----------
@@ -76,6 +76,9 @@ def round_with_compensation(
 ) -> np.ndarray:
     """Round weights so that the outputs change least for the given input moments.
 
+    Columns are rounded one after the other, the most active inputs first; later ones compensate the
+    errors of earlier ones.
+
     Parameters
     ----------
     weight
@@ -95,7 +98,7 @@ def round_with_compensation(
     Returns
     -------
     numpy.ndarray
-        Integers times `step`, float64 [G, O, K].
+        Integers times `step`, float64 [G, O, K]. Groups without any input are rounded to nearest.
     """
     size = weight.shape[2]
     result = round_to_nearest(weight, low, high, step)
@@ -129,8 +132,8 @@ def round_with_compensation(
 def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:
     """Return second moments shrunk towards their diagonal, so that they are positive definite.
 
-    `moments` [G, K, K] are not changed. The weight of the diagonal is K / (K + samples); `_DAMPING`
-    times its mean is added.
+    `moments` [G, K, K] are not changed. The weight of the diagonal is K / (K + samples); 0.01 times
+    its mean is added to it.
     """
     size = moments.shape[1]
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
@@ -150,16 +153,27 @@ def minimize_by_coordinate_descent(
     high: int,
     step: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Improve rounded weights by coordinate descent on ``trace(D H D^T)``.
+    """Improve rounded weights by coordinate descent on the error of the outputs.
 
-    Integer k of a row moves by the integer nearest to ``-(D H)_k / H_kk``, which never increases
-    the error, in at most `_SWEEPS` sweeps over all. The other parameters are those of
-    `round_with_compensation`.
+    The error is trace(D H D^T), with D the difference to the exact weights and H the moments of the
+    inputs. Integer k of a row moves by the integer nearest to ``-(D H)_k / H_kk``, which never
+    increases the error, in at most 8 sweeps over all.
 
     Parameters
     ----------
     rounded
-        Integers times `step` [G, O, K] to start from.
+        Integers times `step` [G, O, K] to start from; not changed.
+    weight
+        Exact weights [G, O, K] in counts.
+    moments
+        Second moments of the inputs of each group, [G, K, K].
+    samples
+        Number of inputs that the moments are the mean of; with few, they are shrunk towards their
+        diagonal.
+    low, high
+        Range of the integers, inclusive.
+    step
+        Counts per integer, [G, O, K], or None for 1.
 
     Returns
     -------
@@ -177,7 +191,7 @@ def minimize_by_coordinate_descent(
 def sweep_columns(
     integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, spread: Spread
 ) -> None:
-    """Move the integers of one group column by column until none changes, at most `_SWEEPS` times.
+    """Move the integers of one group column by column until none changes, in at most 8 sweeps.
 
     Parameters
     ----------
@@ -224,8 +238,8 @@ def _descend(
 ) -> None:
     """Minimize the output error of the `integers` [O, K] of one group, column by column in place.
 
-    All rows of a column move at once. `h` [K, K] are the moments of the inputs, `steps` [O, K] the
-    distance of the allowed integers (None for 1).
+    All rows of a column move at once. `weight` are the exact weights, `h` [K, K] the moments of the
+    inputs, `steps` [O, K] the distance of the allowed integers (None for 1).
     """
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, curvature: float) -> np.ndarray:
@@ -246,7 +260,11 @@ def _descend(
 def round_half_to_even(
     values: np.ndarray, low: int, high: int, step: np.ndarray | None
 ) -> np.ndarray:
-    """Round like `round_to_nearest`, but halves to the even integer so that no value oscillates."""
+    """Round `values` to the nearest integer times `step`, halves to the even integer.
+
+    Integers are clipped to low..high; `step` is an array of counts per integer, or None for 1.
+    Unlike rounding half up, it never makes a value oscillate.
+    """
     if step is None:
         return np.asarray(np.clip(np.rint(values), low, high))
     return np.asarray(np.clip(np.rint(values / step), low, high) * step)
@@ -262,7 +280,9 @@ def _round_columns(
     Parameters
     ----------
     upper
-        R of the module's docstring, [G, K, K]; overwritten.
+        R [G, K, K], upper triangular, with R R^T the second moments of the inputs; overwritten.
+    step
+        Counts per integer, [G, O, K], or None for 1.
     """
     size = weight.shape[2]
     ratio = np.divide(upper, np.diagonal(upper, axis1=1, axis2=2)[:, None].copy(), out=upper)
@@ -288,11 +308,13 @@ def _beam_round(
     step: np.ndarray | None,
     beam_width: int,
 ) -> np.ndarray:
-    """Round like `_round_columns`, but track up to `beam_width` roundings of each row [G, O].
+    """Round the columns of `weight` [G, O, K], tracking up to `beam_width` roundings per row.
 
-    Each column continues every rounding with its nearest integer and the next one in the direction
-    of the error; kept are those with the least squared error so far. `step` [G, O, K] is None for
-    integers. Returns the best integers [G, O, K]; `upper` is overwritten.
+    Each column compensates the errors of earlier ones, and continues every rounding with its
+    nearest integer and the next one in the direction of the error; kept are those with the least
+    squared error so far. `step` [G, O, K] is None for integers. Returns the best integers times
+    `step`, [G, O, K]. `upper` [G, K, K], the triangular root of the inputs' second moments, is
+    overwritten.
     """
     diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
     level, ratio = np.square(diagonal), np.divide(upper, diagonal[:, None], out=upper)

@@ -32,10 +32,10 @@ def search_scales_by_output_error(
     fixed: frozenset[str],
     is_better: Callable[[Plan], bool],
 ) -> Plan:
-    """Search better scales for activations of at most 8 bits.
+    """Search better scales for activations of at most 8 bits, one shared scale after the other.
 
-    Each shared scale is multiplied and then divided by a step (2 for powers of two, else 2^(1/4))
-    as long as the plan gets better, in up to `_SWEEPS` sweeps.
+    Each is multiplied and then divided by a step (2 for powers of two, else 2^(1/4)) as long as the
+    plan gets better, in up to 3 sweeps.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def search_scales_by_output_error(
 def find_searchable_scales(
     plan: Plan, shared_groups: Sequence[SharedScaleGroup], fixed: frozenset[str]
 ) -> list[tuple[SharedScaleGroup, list[str]]]:
-    """Return the groups of shared scales without `fixed` tensors and tensors above 8 bits.
+    """Return the groups that share a scale without `fixed` tensors and tensors above 8 bits.
 
     Each is paired with the names of its tensors that are in the plan, at least one.
     """
@@ -105,12 +105,12 @@ def rescale_tensors(
 ) -> Plan | None:
     """Return the legalized plan with the scales of `names` multiplied by `factor`, or None.
 
-    None if `legalize` would change these scales or raises UnsupportedScaleError. `plan` is not
+    None if the limits of the target would change these scales or do not allow them. `plan` is not
     modified.
     """
 
     def multiply(scale: float) -> float:
-        """Multiply a scale by the factor, rounded to float32."""
+        """Return `scale` times the factor, rounded to float32."""
         return float(np.float32(scale * factor))
 
     rescaled = {name: plan.tensors[name].mapped(multiply) for name in names}

@@ -39,21 +39,24 @@ class ConstantInputDetector:
     """
 
     def __init__(self, inputs: Iterable[InputSpec], fed_back: Collection[str]) -> None:
-        """Watch the inputs with a batch axis, except those named in `fed_back` (states)."""
+        """Watch the `inputs` that have a batch axis, except those named in `fed_back` (states)."""
         self._names = {
             spec.name for spec in inputs if spec.axis is not None and spec.name not in fed_back
         }
         self._ranges: dict[str, _ValueRange] = {}
 
     def watch_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches unchanged, recording the ranges of the inputs."""
+        """Yield the batches (feeds, labels) unchanged, recording the ranges of the inputs."""
         for feeds, labels in batches:
             for name in self._names & feeds.keys():
                 self._add(name, feeds[name])
             yield feeds, labels
 
     def _add(self, name: str, array: np.ndarray) -> None:
-        """Add one array of an input to its range and count; an empty one does not count."""
+        """Extend the range and the count of input `name` by `array`.
+
+        An empty one does not count.
+        """
         if not array.size:
             return
         low, high = float(array.min()), float(array.max())
@@ -66,7 +69,7 @@ class ConstantInputDetector:
     def notes(self) -> list[str]:
         """Return a note on each float input that had the same value everywhere, sorted by name.
 
-        Inputs with one element in all batches do not count.
+        Inputs with one element in all batches together do not count.
 
         Raises
         ------

@@ -46,7 +46,7 @@ class ConsumerFunction:
     def quantized_result(self, x: np.ndarray) -> np.ndarray:
         """Return the function of `x`, rounded to steps of 1 / `scale` within `low`..`high` steps.
 
-        Without a scale, the function itself.
+        If `scale` is None, the function itself is returned.
         """
         y = self.curve(x)
         if self.scale is None:
@@ -97,7 +97,7 @@ class TensorStats:
     def from_array(
         cls, array: np.ndarray, span: tuple[float, float] | None = None, factors: np.ndarray = _ONE
     ) -> TensorStats:
-        """Compute the statistics of an array of finite numbers with at least one element.
+        """Return the statistics of `array`, finite numbers with at least one element.
 
         Parameters
         ----------
@@ -113,9 +113,9 @@ class TensorStats:
         return empty.extend_with(array, (low, high), factors)
 
     def merge(self, other: TensorStats) -> TensorStats:
-        """Return the merger with other statistics of the same `factor`; neither is modified.
+        """Return the statistics of the data of both; `other` must have the same `factor`.
 
-        Exact except for the rounding of `sum_of_squares`.
+        Neither is modified. Exact except for the rounding of `sum_of_squares`.
         """
         exponent = max(self.exponent, other.exponent)
         return replace(
@@ -132,7 +132,7 @@ class TensorStats:
     def extend_with(
         self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE
     ) -> TensorStats:
-        """Return these statistics with one array added; the bins are modified in place.
+        """Return these statistics with `array` added; the bins are modified in place.
 
         This object must not be used afterwards. `span` is the range of the array times `factors`
         ([1] or per channel of axis 1).
@@ -153,34 +153,37 @@ class TensorStats:
         )
 
     def scaled(self, factor: float) -> TensorStats:
-        """Return the statistics of the tensor times `factor` (> 0); exact."""
+        """Return the statistics of the tensor times `factor` (> 0).
+
+        Exact, and without a copy of bins.
+        """
         scaled = replace(self, factor=self.factor * factor)
         vars(scaled)["_nonzero_bin_positions"] = self._nonzero_bin_positions  # the cached property
         return scaled
 
     @property
     def low(self) -> float:
-        """The smallest value."""
+        """The smallest value of the tensor, with `factor`."""
         return self.minimum * self.factor
 
     @property
     def high(self) -> float:
-        """The largest value."""
+        """The largest value of the tensor, with `factor`."""
         return self.maximum * self.factor
 
     @property
     def mean_square(self) -> float:
-        """The mean of the squares."""
+        """The mean of the squares of the tensor's values, with `factor`."""
         return self.sum_of_squares / self.count * self.factor**2
 
     def nonzero_bins(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the centers (float64) and counts (int64) of the bins that are not empty."""
+        """Return the centers (float64, as values) and counts (int64) of bins that are not empty."""
         positions, counts = self._nonzero_bin_positions
         return positions * (np.ldexp(1.0, self.exponent) * self.factor), counts
 
     @cached_property
     def _nonzero_bin_positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """The centers in bin widths, and the counts, of the bins that are not empty."""
+        """The centers in bin widths, and the counts, of the histogram's bins that are not empty."""
         index = np.flatnonzero(self.bins)
         return index - HALF_BINS + 0.5, self.bins[index]
 
@@ -189,16 +192,16 @@ class TensorStats:
     ) -> float:
         """Return the mean squared error of ``clamp(round(x*scale), low, high) / scale``.
 
-        Rounded half up. Computed at the centers of the bins, so accurate to about a hundredth of a
-        step.
+        Rounded half up. Computed at the centers of the histogram's bins, so accurate to about a
+        hundredth of a step.
 
         Parameters
         ----------
         scale, low, high
             Integers per unit, and their range.
         consumer
-            Function after which the error counts, with its result quantized; None for the error of
-            x itself.
+            Function after which the error counts, with its result quantized; None for the error of x
+            itself.
         """
         centers, counts = self.nonzero_bins()
         rounded = np.clip(np.floor(centers * scale + 0.5), low, high) / scale
@@ -208,13 +211,13 @@ class TensorStats:
 
 
 def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
-    """Clip logits to the range in which they affect the result of a Softmax along `axis`.
+    """Return logits clipped to the range in which they affect the result of a Softmax along `axis`.
 
     The largest of a row is limited to the value at which the next one still gets no probability,
     and the others are raised to where they just get none; of both, the limits nearer to 0 are
-    chosen, so that neither a lead nor a mask widens the range. Values within `_MIN_LOGIT_RANGE` of
-    0 are not changed: steps finer than that allows are lost in the rounding of layers. Rows of one
-    element and arrays that are not finite are returned as they are.
+    chosen, so that neither a lead nor a mask widens the range. Values within 32 of 0 are not
+    changed: steps finer than that allows are lost in the rounding of layers. Rows of one element
+    and arrays that are not finite are returned as they are.
     """
     if array.shape[axis] < 2 or not np.isfinite(array).all():  # NaN must be reported
         return array
@@ -228,7 +231,7 @@ def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _value_range(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and largest value of an array times its factors.
+    """Return the smallest and largest value of `array` times `factors`.
 
     There is one factor, or one per channel (axis 1). The products are rounded to the type of the
     array.
@@ -243,9 +246,9 @@ def _value_range(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
 
 
 def _bin_exponent(low: float, high: float) -> int:
-    """Return the smallest e such that bins of width 2**e cover [low, high].
+    """Return the smallest e such that 4096 bins of width 2^e on each side of 0 cover [low, high].
 
-    At least _MIN_BIN_EXPONENT, also for zeros only.
+    At least -140, also for zeros only.
     """
     max_abs = max(high, -low)
     if max_abs == 0:
@@ -255,9 +258,10 @@ def _bin_exponent(low: float, high: float) -> int:
 
 
 def _merge_bins(bins: np.ndarray, steps: int) -> np.ndarray:
-    """Merge groups of 2**steps neighboring bins into one; zero stays a boundary.
+    """Merge groups of 2^`steps` neighboring bins into one; zero stays a boundary.
 
-    Returns a new array of the same length, or `bins` itself for 0 steps.
+    Returns a new array of the same length, whose outer bins are empty, or `bins` itself for 0
+    steps.
     """
     if steps == 0:
         return bins
@@ -280,7 +284,7 @@ def collect_stats(
     softmax_axes: Mapping[str, int] = MappingProxyType({}),
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
-    """Run the data once and collect the statistics of tensors: {tensor: statistics}.
+    """Run the data once and return {tensor of `names`: statistics}.
 
     Arrays without elements are skipped, and a tensor that has only such ones is left out. Nothing
     is run if all statistics are known.
@@ -298,8 +302,8 @@ def collect_stats(
     known_stats
         Statistics of tensors on the same data, which are not computed again.
     softmax_axes
-        {tensor: axis} of tensors whose only consumer is a Softmax along that axis. Their logits are
-        clipped to the range that affects its result, unless they have factors.
+        {tensor: axis} of tensors whose only consumer is a Softmax along that axis. Their logits
+        are clipped to the range that affects its result, unless they have factors.
     on_batch
         Called after each batch with the number of its samples.
 
@@ -327,9 +331,10 @@ def collect_stats(
 def _extend_stats(
     stats: TensorStats | None, name: str, array: np.ndarray, factors: np.ndarray
 ) -> TensorStats:
-    """Return the statistics of tensor `name` with an array added; DataError if it is not finite.
+    """Return the statistics of tensor `name` with `array`, times `factors`, added.
 
-    `stats` is None for the first array and must not be used afterwards.
+    `stats` is None for the first array and must not be used afterwards. Raises DataError if a value
+    is NaN or infinite.
     """
     span = _value_range(array, factors)
     if not all(map(math.isfinite, span)):

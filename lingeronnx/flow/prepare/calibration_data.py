@@ -97,10 +97,11 @@ def _unroll_calibration_calls(
     fixed: Mapping[str, np.ndarray],
     hold_out: bool,
 ) -> tuple[Data, UnrolledCalls]:
-    """Run the calls of a model with states, and use their inputs and states as samples.
+    """Run the calls of a model with states, and return their inputs and states as samples.
 
-    Without `calib`, calls with synthetic inputs are used. States start as the calls say and are fed
-    back from one call to the next; a note on this is added to the data's notes.
+    Without `calib`, 4 calls with synthetic inputs are used. States start as the calls say and are
+    fed back from one call to the next; a note on this is added to the data's notes. The unrolled
+    calls are returned, too.
     """
     call_count = config.calls
     if calib is None:
@@ -127,7 +128,10 @@ def _unroll_calibration_calls(
 
 
 def _setting_values(model: ir.Model) -> dict[str, float]:
-    """Return {scalar setting input: value that the model suggests}, without those lacking one."""
+    """Return {input that is a scalar setting: value that the model suggests for it}.
+
+    Inputs without a suggestion are left out.
+    """
     inputs = {str(value.name): value for value in model.graph.inputs}
     suggestions = {name: suggest_value(inputs[name]) for name in find_scalar_inputs(model)}
     return {name: value for name, value in suggestions.items() if value is not None}
@@ -138,7 +142,9 @@ def generate_synthetic_inputs(
     seed: int,
     setting_values: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """Generate {input: array} of seeded standard normal inputs; inputs of other types are zeros.
+    """Return {input: array} of seeded standard normal inputs; inputs of other types are zeros.
+
+    The batch has the size that the model fixes, else 16 samples, or fewer if they are large.
 
     Parameters
     ----------
@@ -170,10 +176,9 @@ def generate_synthetic_inputs(
 
 
 def _choose_synthetic_batch_size(shapes: Mapping[InputSpec, Sequence[int | None]]) -> int:
-    """Return the batch size that the model fixes, or one that limits the largest input.
+    """Return the batch size that an input in `shapes` fixes, or else one that limits the largest.
 
-    Without a fixed one, at most `_SYNTHETIC_SAMPLES` and `_SYNTHETIC_ELEMENTS` elements per input,
-    but at least 1.
+    That is at most 16 samples and 2^24 elements per input, but at least 1 sample.
     """
     for spec, dims in shapes.items():
         fixed_size = dims[spec.axis] if spec.axis is not None else None
@@ -185,19 +190,22 @@ def _choose_synthetic_batch_size(shapes: Mapping[InputSpec, Sequence[int | None]
 
 
 def _check_known_sizes(specs: Iterable[InputSpec]) -> None:
-    """Raise ConfigError if a dimension other than the number of samples is unknown."""
+    """Raise ConfigError if a dimension of `specs` other than the number of samples is unknown."""
     unknown = [spec for spec in specs if spec.shape is None or _has_open_sizes(spec)]
     if unknown:
         raise _unknown_size_error(unknown)
 
 
 def _has_open_sizes(spec: InputSpec) -> bool:
-    """Whether a dimension other than the number of samples is unknown."""
+    """Whether a dimension of input `spec` other than the number of samples is unknown."""
     return any(size is None for axis, size in enumerate(spec.shape or ()) if axis != spec.axis)
 
 
 def _unknown_size_error(unknown: Sequence[InputSpec]) -> ConfigError:
-    """Create the error for unknown dimensions, with options to fill in if the ranks are known."""
+    """Return the ConfigError for inputs with unknown dimensions.
+
+    Its message has options to fill in if their ranks are known.
+    """
     names = ", ".join(f"'{spec.name}'" for spec in unknown)
     message = f"unknown dimensions: input {names}; pass calibration data with --calib"
     if all(spec.shape is not None for spec in unknown):
@@ -207,7 +215,10 @@ def _unknown_size_error(unknown: Sequence[InputSpec]) -> ConfigError:
 
 
 def _format_input_shape_option(spec: InputSpec) -> str:
-    """Format the option --input-shape with a question mark for each unknown dimension."""
+    """Return the option --input-shape for `spec`, with "?" for each unknown dimension.
+
+    The number of samples, if it is open, is 1.
+    """
     dims = []
     for axis, dim in enumerate(spec.shape or ()):
         placeholder = "1" if axis == spec.axis else "?"

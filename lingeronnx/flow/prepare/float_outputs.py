@@ -19,7 +19,7 @@ _FINAL_ACTIVATION_OPS = operators.SOFTMAX_OPS | {"Sigmoid"}
 
 
 def map_outputs_to_logits(model: ir.Model) -> dict[str, str]:
-    """Map each output to the input of the Softmax or Sigmoid that computes it, else to itself.
+    """Return {output: input of the Softmax or Sigmoid that computes it, else the output itself}.
 
     LogSoftmax counts as Softmax.
     """
@@ -48,7 +48,7 @@ class FloatOutputCache:
     """
 
     def __init__(self, source: FloatRunner, names: Sequence[str], max_bytes: int) -> None:
-        """Start an empty cache of the outputs `names` of `source`; it keeps up to `max_bytes`."""
+        """Start an empty cache of the tensors `names` of `source`; it keeps up to `max_bytes`."""
         self._source, self._names, self._free_bytes = source, names, max_bytes
         self._cache: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
 
@@ -57,8 +57,8 @@ class FloatOutputCache:
     ) -> dict[str, np.ndarray]:
         """Return {name: array} for `feed`, which is batch `index` of the samples named `dataset`.
 
-        Names are those of the cache. Computed once, and kept while the memory budget lasts; for the
-        same `dataset`, `index` and shapes, `feed` must be the same each time.
+        Names are those of the cache. The model is run once, and results are kept while the memory
+        budget lasts; for the same `dataset`, `index` and shapes, `feed` must be the same each time.
         """
         # The shapes are part of the key: the last batch may be smaller.
         key = (dataset, index, *(array.shape for array in feed.values()))

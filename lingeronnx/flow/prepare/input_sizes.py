@@ -51,7 +51,7 @@ def _collect_symbol_sizes(
     shapes: Mapping[str, Sequence[int]],
     batch_axis_of: Mapping[str, int | None],
 ) -> dict[str, int]:
-    """Return {symbol: size in `shapes`} of symbolic dimensions, except on batch axes.
+    """Return {symbol: size in `shapes`} of the inputs' symbolic dimensions, except on batch axes.
 
     If inputs disagree, the last one counts.
     """
@@ -84,20 +84,23 @@ def _merge_dims(
 
 
 def _substitute_symbol(dim: ir.Dim, symbol_sizes: Mapping[str, int]) -> ir.Dim:
-    """Return the size of a symbolic dimension, if it is known, else `dim`."""
+    """Return the size of the symbolic dimension `dim` in `symbol_sizes`, else `dim` itself."""
     symbol = _symbol_of(dim)
     return dim if symbol is None else symbol_sizes.get(symbol, dim)
 
 
 def _symbol_of(dim: ir.Dim) -> str | None:
-    """Return the name of a symbolic dimension; None for a number, a str or an unknown dimension."""
+    """Return the name of a symbolic dimension; None for a number, a str or an unknown one."""
     return None if isinstance(dim, int | str | None) else dim.value
 
 
 def _check_input_shape(
     name: str, shape: Sequence[int], declared: Sequence[int | None] | None
 ) -> None:
-    """Raise ConfigError unless `shape` is positive and matches the declared dimensions."""
+    """Raise ConfigError unless `shape` is positive and matches the declared dimensions.
+
+    `name` is the input; None in `declared`, or instead of it, matches any size.
+    """
     if declared is None:
         declared = [None] * len(shape)
     matches = len(declared) == len(shape) and all(
@@ -119,7 +122,7 @@ def _find_batch_axes(
     shapes: Mapping[str, Sequence[int]],
     user_set_axes: bool,
 ) -> dict[str, int | None]:
-    """Return {input: batch axis} of each input in `shapes`, None without one.
+    """Return {input: batch axis} of each input in `shapes`, None for one without.
 
     If the file fixes axis 0, as for states [2, ?, 128], or the input has no batch axis, it is the
     first open axis whose size equals the batch size of another input, if there is one. With
@@ -146,7 +149,7 @@ def _find_axis(
     batch_sizes: Collection[int],
     default: int | None,
 ) -> int | None:
-    """Return the first open axis (None in `declared`) whose size in `shape` is a batch size.
+    """Return the first open axis (None in `declared`) whose size in `shape` is in `batch_sizes`.
 
     Returns `default` if there is none.
     """
@@ -188,7 +191,7 @@ def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:
 
 
 def _is_complete(shape: Sequence[int | None] | None, batch_axis: int | None) -> bool:
-    """Whether all dimensions other than the batch axis are known; False for an unknown rank."""
+    """Whether all dimensions of `shape` but the batch axis are known; False for an unknown rank."""
     if shape is None:
         return False
     return all(dim is not None for i, dim in enumerate(shape) if i != batch_axis)

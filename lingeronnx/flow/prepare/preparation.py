@@ -117,30 +117,34 @@ class PreparedModel:
 
     @property
     def graph(self) -> ir.Model:
-        """The normalized and fitted graph."""
+        """The normalized graph after fitting to the target, whose partition is `parts`."""
         return self.parts.graph
 
     @property
     def weights_fixed(self) -> bool:
-        """Whether the weights were quantized by another tool and must not change."""
+        """Whether the weights were quantized by another tool and must not change.
+
+        That is so for a model with QuantizeLinear, not for scales from a file.
+        """
         return self.read is not None and not self.read.source_tool
 
     @property
     def allows_layer_offload(self) -> bool:
         """Whether layers may move to the host so that the chip runs the rest in parts.
 
-        That needs `max_parts`, a platform with a packer, and scales that are not imported.
+        That needs the setting `max_parts`, a platform with a packer, and scales that are not
+        imported.
         """
         return self.conf.max_parts is not None and self.target.has_packer and self.read is None
 
     @cached_property
     def input_bytes(self) -> int:
-        """Bytes of the inputs of one sample."""
+        """Bytes of all inputs of the first calibration sample."""
         return sum(array.nbytes for array in self.data.first().values())
 
     @property
     def comparison_batch_size(self) -> int:
-        """Number of samples per batch when outputs are compared."""
+        """Number of samples per batch when outputs are compared: at most 16, as memory allows."""
         return choose_batch_size(
             bytes_per_sample(self.graph), _MAX_COMPARISON_BATCH, self.conf.budget
         )
@@ -156,7 +160,7 @@ class PreparedModel:
 
     @property
     def without_effort(self) -> PreparedModel:
-        """A copy with the effort of drafts, DRAFT_EFFORT."""
+        """A copy with the setting `effort` of drafts, the fastest."""
         return self.with_settings({"effort": DRAFT_EFFORT})
 
     def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
@@ -173,13 +177,16 @@ class PreparedModel:
     def moved(self) -> dict[str, str]:
         """{node: reason} of the float nodes that would be integer with only `skip` in float.
 
-        These were offloaded: the chip supports them, and the user did not ask.
+        These were moved to the host: the chip supports them, and the user did not ask.
         """
         chip_nodes = self.with_host_nodes({}).parts.ops
         return {name: reason for name, reason in self.parts.floats.items() if name in chip_nodes}
 
     def with_hold_out(self, rule: HoldOut) -> PreparedModel:
-        """Return a copy whose data hold out other samples; it shares the runner if there is one."""
+        """Return a copy whose data hold out other samples, as `rule` says.
+
+        It shares the runner of the graph if there is one, but begins a new cache of float outputs.
+        """
         changed = replace(
             self,
             data=self.data.with_hold_out(rule),
@@ -217,10 +224,12 @@ def prepare_model(
 
     Parameters
     ----------
-    model, calib, config
-        As in `quantize`.
+    model, calib
+        The user's model (path or graph) and calibration data; None for synthetic data.
+    config
+        Settings, as a value or a YAML file; None for the defaults.
     settings
-        Settings of the call; those that are None are ignored.
+        Settings of the call, which take precedence; those that are None are ignored.
     hold_out
         Whether some samples are held out of calibration; not without `calib`.
     encodings
@@ -262,7 +271,8 @@ def prepare_model(
     def partition_rewritten(rewritten: RewriteResult) -> PreparedModel:
         """Partition a rewritten graph into chip and host nodes; return the prepared model.
 
-        On the host are nodes with a host reason, the packing of states, and those of `skip`.
+        On the host are nodes with a host reason, the packing of states, and those that the user
+        skips.
         """
         skip = {
             **collect_host_reasons(rewritten.graph),
@@ -311,7 +321,7 @@ def _output_stem(model: ir.ModelLike) -> str:
 def _accept_model(
     model: ir.Model, log: PassLog | None = None
 ) -> tuple[ir.Model, DynamicTail | None, list[str]]:
-    """Run the entry passes and split off a dynamic tail.
+    """Run the passes that every model goes through first, and split off a dynamic tail.
 
     Returns
     -------
@@ -331,7 +341,10 @@ def _accept_model(
 
 
 def _format_tail_note(tail: DynamicTail | None) -> list[str]:
-    """Format the note on a tail that was split off, as a list of one; [] if there is none."""
+    """Return [the note that a dynamic tail of the model runs on the host], or [] for None.
+
+    It gives the reason, the number of nodes and where accuracy is measured.
+    """
     if tail is None:
         return []
     reason = "shapes that depend on values"
@@ -346,7 +359,7 @@ def _format_tail_note(tail: DynamicTail | None) -> list[str]:
 
 
 def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:
-    """Return one suggestion of options for outputs that look like states.
+    """Return [a suggestion of options for outputs that look like states], or [].
 
     Empty if the user named states, or none look so.
     """
@@ -368,8 +381,7 @@ def _rewrite_checked(
     `partition` makes a prepared model of a rewritten graph. After each attempt the outputs for the
     first sample are compared with the original's; a pass that changes them is excluded, and the
     model rewritten again. The rewrites of the result are marked as checked on that sample.
-    OutputChangedError or ModelError of the comparison is raised if no pass can be excluded
-    (`Rewriter.exclude_breaking_pass`).
+    OutputChangedError or ModelError of the comparison is raised if no pass can be excluded.
     """
     while True:
         prepared = partition(rewriter.run(log))
@@ -388,7 +400,10 @@ def _rewrite_checked(
 
 
 def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:
-    """Move nodes with infinite values to the host until there are none among the integer nodes."""
+    """Move nodes with infinite values to the host until there are none among the integer nodes.
+
+    The nodes are added to `skip` of the returned copy, too.
+    """
     while nonfinite := _find_nonfinite_nodes(prepared):
         prepared = replace(prepared.with_host_nodes(nonfinite), skip={**nonfinite, **prepared.skip})
     return prepared
@@ -415,7 +430,7 @@ def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
 
 
 def _nonfinite_constants(model: ir.Model) -> set[str]:
-    """Return the names of the constants that contain NaN or infinity."""
+    """Return the names of the initializers of `model` that contain NaN or infinity."""
     names = set()
     for name, value in model.graph.initializers.items():
         array = ir.const_value(value)
@@ -425,12 +440,15 @@ def _nonfinite_constants(model: ir.Model) -> set[str]:
 
 
 def _has_nonfinite(array: np.ndarray) -> bool:
-    """Whether a float array contains NaN or infinity."""
+    """Whether `array` is a float array that contains NaN or infinity."""
     return array.dtype.kind == "f" and not np.isfinite(array).all()
 
 
 def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> set[str]:
-    """Return the tensors of `names` that contain NaN or infinity for a calibration sample."""
+    """Return the tensors of `names` that contain NaN or infinity for a calibration sample.
+
+    Held-out samples are checked as well; it stops when all tensors are found.
+    """
     nonfinite: set[str] = set()
     remaining = set(names)
     feeds = _iter_samples(prepared.data, prepared.comparison_batch_size)
@@ -443,37 +461,40 @@ def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> 
 
 
 def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield all samples in batches, held-out ones last."""
+    """Yield the inputs of all samples in batches of `batch_size`, held-out ones last."""
     for feed, _ in data.batches(batch_size):
         yield feed
     yield from data.held_out_batches()
 
 
 def _measured_names(model: ir.Model) -> list[str]:
-    """Return the names of the outputs, and of the inputs of their final activations."""
+    """Return the names of the outputs, and of the inputs of a Softmax or Sigmoid that computes one.
+
+    Each is listed once, outputs first.
+    """
     return list(dict.fromkeys([*_output_names(model), *map_outputs_to_logits(model).values()]))
 
 
 def _make_float_output_cache(
     model: ir.Model, source: FloatRunner, config: QuantConfig
 ) -> FloatOutputCache:
-    """Create an empty cache of the float outputs, for a part of the memory budget."""
+    """Return an empty cache of the float model's outputs, for 1/16 of the memory budget."""
     max_bytes = config.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR
     return FloatOutputCache(source, _measured_names(model), max_bytes)
 
 
 def _output_names(model: ir.Model) -> list[str]:
-    """Return the names of the outputs."""
+    """Return the names of the outputs of `model`."""
     return [str(value.name) for value in model.graph.outputs]
 
 
 def _import_if_quantized(
     model: ir.Model, config: QuantConfig
 ) -> tuple[ImportedQuantization | None, list[str]]:
-    """Import the scales of a model that is quantized already.
+    """Return the scales of a model that is quantized already, and notes.
 
-    Returns the scales and notes; (None, []) for a float model. Raises ConfigError if a float model
-    is to be requantized.
+    (None, []) for a float one. Raises ConfigError if a float model is to be requantized (setting
+    `requantize`).
     """
     if not is_quantized(model):
         if config.requantize:
@@ -490,7 +511,10 @@ def _import_if_quantized(
 
 
 def _import_checked(model: ir.Model) -> ImportedQuantization:
-    """Import a quantized model; raise ModelError if a node violates the schema of its operator."""
+    """Return the float model and scales of a quantized `model`, after checking its operators.
+
+    Raises ModelError if a node violates the schema of its operator.
+    """
     check_schemas(model)
     return import_quantized_model(model)
 
@@ -498,9 +522,9 @@ def _import_checked(model: ir.Model) -> ImportedQuantization:
 def _import_encodings(
     encodings: Encodings, model: ir.Model
 ) -> tuple[ImportedQuantization, list[str]]:
-    """Map another tool's scales to the float `model`; raise ConfigError if it is quantized.
+    """Return the scales of another tool's file, mapped to the float `model`, and no notes ([]).
 
-    Returns the scales and an empty list of notes.
+    Raises ConfigError if the model is quantized.
     """
     if is_quantized(model):
         raise ConfigError(

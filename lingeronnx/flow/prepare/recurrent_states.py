@@ -59,7 +59,9 @@ _DIRECTION_WORDS = (
 
 
 def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target) -> dict[str, str]:
-    """Find the nodes that split or join packed states; they only move data and run on the host.
+    """Return the nodes that split or join packed states, which are to run on the host.
+
+    They only move data, and with them each part of a state keeps its own scale.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target
 
 
 def _only_moves_data(node: ir.Node, target: Target) -> bool:
-    """Whether `node` only moves data, by its lowering rule.
+    """Whether `node` only moves data on `target`, by its lowering rule.
 
     Without a rule, permutation and selection operators do.
     """
@@ -141,16 +143,16 @@ def _state_packing_nodes(model: ir.Model, output: str, target: Target) -> list[i
 
 
 def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target) -> dict[str, str]:
-    """Find the nodes that compute the next state from the last one without a layer in between.
+    """Return the nodes that compute the next state from the last one without a layer in between.
 
     That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors
-    accumulate from call to call.
+    accumulate from call to call. `state` is {output: input}.
 
     Returns
     -------
     dict
         {node: reason}; empty if the target has 16 bits, or if all of the nodes only move or join
-        data. Layers are nodes with MACs.
+        data. Layers are nodes with multiply-accumulates.
     """
     if 16 in target.bits:
         return {}
@@ -182,27 +184,32 @@ def _tensors_on_state_paths(nodes: Sequence[ir.Node], state: Mapping[str, str]) 
 
 
 def _input_names(node: ir.Node) -> list[str]:
-    """Return the names of the inputs of a node."""
+    """Return the names of the inputs of `node`, without absent ones."""
     return [str(value.name) for value in node.inputs if value is not None]
 
 
 def _output_names(node: ir.Node) -> list[str]:
-    """Return the names of the outputs of a node."""
+    """Return the names of the outputs of `node`."""
     return [str(value.name) for value in node.outputs]
 
 
 def find_gates(
     model: ir.Model, state: Mapping[str, str], target: Target, masks: bool = False
 ) -> dict[str, str]:
-    """Find cell updates and the elementwise nodes that feed only them, back to the layers.
+    """Return the nodes that update states, and the elementwise nodes that feed only them.
 
-    These are the sums and activations of the gates. A gate near 1 retains a cell for long, and how
-    long is determined by 1 minus the gate, of which steps of 1/128 leave little.
+    These are the sums and activations of the gates, back to the layers. A gate near 1 retains a
+    cell for long, and how long is determined by 1 minus the gate, of which steps of 1/128 leave
+    little.
 
     Parameters
     ----------
-    model, state, target
-        As for `find_cell_updates`.
+    model
+        Normalized graph.
+    state
+        {output: input} of the states.
+    target
+        The target.
     masks
         Whether products by a gate elsewhere, and the elementwise nodes that feed only them, are
         included.
@@ -210,7 +217,7 @@ def find_gates(
     Returns
     -------
     dict
-        {node: reason}; empty if there are no cell updates.
+        {node: reason}; empty if no node updates a state, as on targets with 16 bits.
     """
     gates = find_cell_updates(model, state, target)
     if not gates:
@@ -237,19 +244,19 @@ def _feeds_only(node: ir.Node, names: Collection[str]) -> bool:
 def _is_elementwise(node: ir.Node, target: Target) -> bool:
     """Whether `node` has no MACs and is an activation, a binary function or data movement.
 
-    Includes the lowered form of a sum or product with a constant.
+    A BatchNormalization counts: a sum or product with a constant becomes one.
     """
     known = operators.ACTIVATION_OPS | operators.BINARY_FUNCTIONS.keys() | {_LOWERED_AFFINE_OP}
     return count_macs(node) == 0 and (node.op_type in known or _only_moves_data(node, target))
 
 
 def _multiplies_by_gate(node: ir.Node) -> bool:
-    """Whether `node` multiplies by a gate, possibly permuted, or as 2*sigmoid(2*x) - 1."""
+    """Whether `node` is a Mul by a sigmoid or tanh, possibly permuted, or as 2*sigmoid(2*x) - 1."""
     return node.op_type == "Mul" and any(map(_is_gate, node.inputs))
 
 
 def _is_gate(value: ir.Value | None) -> bool:
-    """Whether a value is the output of an operator of _GATES, possibly permuted or scaled."""
+    """Whether `value` is the output of a (hard) sigmoid or tanh, possibly permuted or scaled."""
     producer = ir.producer(value)
     while producer is not None and producer.op_type in operators.PERMUTATION_OPS | {
         _LOWERED_AFFINE_OP
@@ -259,10 +266,10 @@ def _is_gate(value: ir.Value | None) -> bool:
 
 
 def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str, str]:
-    """Find the steps of unrolled recurrent layers, without their products with x.
+    """Return the nodes of the steps of unrolled recurrent layers, without their products with x.
 
-    By default only the layers whose steps have fewer than `_MIN_MACS_PER_ELEMENT` products per
-    output element, complete with these products.
+    By default only the layers whose steps have fewer than 4 multiply-accumulates per output
+    element, complete with these products.
 
     Parameters
     ----------
@@ -288,9 +295,9 @@ def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str,
 
 
 def _group_steps_by_layer(model: ir.Model) -> list[list[ir.Node]]:
-    """Return the nodes of the steps of each unrolled recurrent layer.
+    """Return the nodes of the steps of each unrolled recurrent layer, a list per layer.
 
-    These are nodes that share their constants with others, grouped by their origin.
+    These are nodes that share their constants with others, grouped by the node they come from.
     """
     step_nodes = [node for node in model.graph if ir.has_constant_base_name(node)]
     step_counts = Counter(map(ir.constant_base_name, step_nodes))
@@ -302,7 +309,7 @@ def _group_steps_by_layer(model: ir.Model) -> list[list[ir.Node]]:
 
 
 def _has_few_macs(nodes: Sequence[ir.Node]) -> bool:
-    """Whether nodes have fewer MACs than `_MIN_MACS_PER_ELEMENT` per output element."""
+    """Whether `nodes` have fewer than 4 multiply-accumulates per output element, taken together."""
     elements = 0
     for node in nodes:
         shape = ir.get_shape(node.outputs[0]) or ()
@@ -313,7 +320,7 @@ def _has_few_macs(nodes: Sequence[ir.Node]) -> bool:
 def find_state_ancestors(model: ir.Model, state: Mapping[str, str]) -> list[str]:
     """Return the tensors that the next states are computed from, in graph order.
 
-    The states' outputs are included, constants are not.
+    `state` is {output: input}. The states' outputs are included, constants are not.
     """
     ancestors = set(state)
     for node in reversed(list(model.graph)):
@@ -328,7 +335,8 @@ def find_16bit_state_tensors(
 ) -> list[str]:
     """Return the integer activations and weights that states depend on and that get 16 bits.
 
-    Activations come first. Empty without states, or if `target` does not support 16 bits.
+    Activations come first. Empty without states ({output: input}), or if `target` does not support
+    16 bits.
     """
     if not state or 16 not in target.bits:
         return []
@@ -341,7 +349,7 @@ def find_16bit_state_tensors(
 
 
 def propose_states(model: ir.Model) -> dict[str, str]:
-    """Propose states by the names of inputs and outputs.
+    """Return {output: input} of pairs that look like states, by names and shapes.
 
     A state is the only output computed from an input of the same type and shape (open dimensions
     match any), with the same name except for words such as in, out and new. Empty without any.
@@ -363,10 +371,11 @@ def propose_states(model: ir.Model) -> dict[str, str]:
 
 
 def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
-    """Suggest options for inputs that the data do not contain: states, or scalar settings.
+    """Return text that suggests options for inputs that the data do not contain, or "".
 
-    The first of `missing` decides which. States are those of `propose_states`, and inputs that
-    match outputs by shape (`_match_outputs_in_order`). Returns an empty string for other inputs.
+    The first of `missing` decides between states and scalar settings. An input is a state if an
+    output has its name but for words such as in and out, or if it matches an output computed from
+    it by type and shape.
     """
     outputs_by_input = {name: output for output, name in propose_states(model).items()}
     matched = {}
@@ -391,7 +400,7 @@ def _inputs_by_name(model: ir.Model) -> dict[str, ir.Value]:
 
 
 def _match_outputs_in_order(model: ir.Model, name: str) -> dict[str, str]:
-    """Match the input `name`, and others like it, with outputs of the same type and shape.
+    """Return {input: output} of input `name`, and of others like it, by type and shape.
 
     If several outputs match, they are assigned in order to as many inputs that match any of them.
 
@@ -439,7 +448,7 @@ def _matching_outputs(model: ir.Model, name: str, exact: bool = False) -> list[s
 
 
 def _tensors_computed_from(model: ir.Model, name: str) -> set[str]:
-    """Return the input `name` and all tensors that are computed from it."""
+    """Return the names of the input `name` and of all tensors that are computed from it."""
     reached = {name}
     for node in model.graph:
         inputs = {str(value.name) for value in iter_read_values(node) if value is not None}
@@ -451,7 +460,7 @@ def _tensors_computed_from(model: ir.Model, name: str) -> set[str]:
 def _matches_shape(
     shape: Sequence[int | None] | None, expected: Sequence[int | None], exact: bool
 ) -> bool:
-    """Whether two shapes are equal; unless `exact`, None matches any size."""
+    """Whether `shape` is known and equals `expected`; unless `exact`, None matches any size."""
     if shape is None or len(shape) != len(expected):
         return False
     return all(
@@ -460,9 +469,10 @@ def _matches_shape(
 
 
 def _name_stem(name: str) -> str:
-    """Return a name in lower case without words that distinguish inputs from outputs.
+    """Return `name` in lower case without words that distinguish inputs from outputs.
 
-    Words are runs of letters, split where capitals begin, and numbers; separators are dropped.
+    Words are runs of letters, split where capitals begin, and numbers; separators are dropped. Left
+    out are words such as in, out, new, prev.
     """
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", name)
     return "".join(word.lower() for word in words if word.lower() not in _DIRECTION_WORDS)

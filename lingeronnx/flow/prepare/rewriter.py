@@ -46,6 +46,7 @@ class _BrokenPass(Exception):
     """Raised by an observer after a pass that changed an output."""
 
     def __init__(self, pass_name: str, reason: str) -> None:
+        """Keep the name of the pass that changed an output, and the `reason` as message."""
         super().__init__(reason)
         self.pass_name, self.reason = pass_name, reason
 
@@ -142,7 +143,7 @@ class Rewriter:
             raise cause
 
     def notes(self) -> list[str]:
-        """Return one note for each excluded pass."""
+        """Return one note, with the reason, for each excluded pass."""
         return [
             format_skipped_pass(pass_name, reason)
             for pass_name, reason in self.excluded_passes.items()
@@ -171,9 +172,10 @@ class Rewriter:
         return rewrites
 
     def _make_output_observer(self, source: FloatRunner) -> Callable[[PassRun, ir.Model], None]:
-        """Return an observer that raises `_BrokenPass` after a pass that changes an output.
+        """Return a function that, called after each pass, raises an error if it changed an output.
 
-        It compares the graph after each pass with changes to `source`, on the sample inputs.
+        It compares the graph after a pass with changes to `source`, on the sample inputs; the error
+        names the pass.
         """
         names = [str(value.name) for value in self._original.graph.outputs]
         before = ir.clone(self._original)
@@ -237,7 +239,7 @@ def check_deterministic(
 ) -> None:
     """Raise ModelError if an output differs between two runs of `source` on the same inputs.
 
-    Only models with random operators are run.
+    The runs are only made if `model` has random operators.
     """
     if not any(
         node.op_type in operators.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)
@@ -265,8 +267,8 @@ def check_outputs_unchanged(
     Raises
     ------
     OutputChangedError
-        If they differ by more than _MAX_RELATIVE_DIFFERENCE of an output's largest magnitude, in
-        shape, or in where they are NaN or infinite.
+        If they differ by more than 1e-3 of an output's largest magnitude, in shape, or in where
+        they are NaN or infinite. Outputs that are not numbers or bools are not compared.
     """
     outputs = {name: array for name, array, _ in original.run(feed, names)}
     for name, actual, _ in changed.run(feed, names):

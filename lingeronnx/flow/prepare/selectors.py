@@ -55,7 +55,10 @@ class Selectors:
         }
 
     def tensors(self, selector: str) -> list[str]:
-        """Return the tensors of the normalized graph that `selector` selects.
+        """Return the names of tensors of the normalized graph that `selector` selects.
+
+        These are selected inputs and outputs that are left, and outputs of nodes with the name of a
+        selected one. Each is listed once.
 
         Raises
         ------
@@ -87,7 +90,7 @@ def select_nodes(model: ir.Model, selector: str) -> list[ir.Node]:
 
     A selector is a name of a node or tensor, a glob of names, "type:OP", "SELECTOR.." (with all
     nodes computed from them) or "..SELECTOR" (all nodes that they are computed from, without them).
-    Nodes of subgraphs count. The name of a graph input selects no node; see `select_tensors`.
+    Nodes of subgraphs count. The name of a graph input selects no node.
 
     Raises
     ------
@@ -106,7 +109,10 @@ def select_nodes(model: ir.Model, selector: str) -> list[ir.Node]:
 
 
 def _select_by_type(nodes: Sequence[ir.Node], selector: str) -> list[ir.Node]:
-    """Return the nodes of an operator type; raise ConfigError if there are none."""
+    """Return those of `nodes` whose operator is OP, for a selector "type:OP".
+
+    Raises ConfigError, with the operators of the model, if there are none.
+    """
     op_type = selector.removeprefix("type:")
     selected = [node for node in nodes if node.op_type == op_type]
     if not selected:
@@ -145,7 +151,10 @@ def _select_by_name(nodes: Sequence[ir.Node], selector: str) -> list[ir.Node]:
 
 
 def _ancestors_of(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Return all nodes that `nodes` are computed from, without these."""
+    """Return all nodes of `model` that `nodes` are computed from, without these.
+
+    Inputs that their subgraphs read from outside count.
+    """
     inputs = []
     for node in nodes:
         inputs += [str(value.name) for value in iter_read_values(node) if value is not None]
@@ -154,7 +163,10 @@ def _ancestors_of(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
 
 
 def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """Return `nodes` and all nodes computed from them, in the order of the main graph."""
+    """Return `nodes` and all nodes computed from them, in the order of the main graph.
+
+    Nodes inside of subgraphs are left out.
+    """
     reached = {id(node) for node in nodes}
     for node in model.graph:
         producers = [ir.producer(value) for value in iter_read_values(node)]
@@ -164,10 +176,11 @@ def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node
 
 
 def select_tensors(model: ir.Model, selector: str) -> list[str]:
-    """Return the tensors that a selector selects: graph inputs, or the outputs of nodes.
+    """Return the names of tensors that `selector` selects: graph inputs, or the outputs of nodes.
 
-    Inputs that the selector matches as a glob take precedence; raises ConfigError if it matches
-    neither an input nor a node. Other selectors as in `select_nodes`.
+    Inputs that it matches as a glob take precedence. Other selectors are a name of a node or
+    tensor, a glob, "type:OP", "SELECTOR.." and "..SELECTOR". Raises ConfigError if it matches
+    neither an input nor a node.
     """
     inputs = [str(value.name) for value in model.graph.inputs]
     selected_inputs = [name for name in inputs if fnmatch.fnmatchcase(name, selector)]

@@ -63,7 +63,7 @@ def adapt_config_to_import(
 
 
 def _choose_weight_scales(target: Target, imported: ImportedQuantization) -> dict[str, str]:
-    """Return the setting `weight_scales` that keeps imported scales; empty for the default.
+    """Return {"weight_scales": setting} that keeps imported scales, or {} for the default.
 
     If the platform has them, groups of the most common size if some weight has groups, else one
     scale per channel if some weight has several scales.
@@ -81,7 +81,7 @@ def _choose_weight_scales(target: Target, imported: ImportedQuantization) -> dic
 
 
 def _has_only_powers_of_two(imported: ImportedQuantization) -> bool:
-    """Whether all imported scales are powers of two."""
+    """Whether all imported scales of activations and weights are powers of two."""
     for qparams in (*imported.activations.values(), *imported.weights.values()):
         if any(math.frexp(scale)[0] != 0.5 for scale in qparams.scales.flat):
             return False
