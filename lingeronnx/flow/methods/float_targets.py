@@ -194,7 +194,7 @@ class LayerTarget:
         )
 
     def gather(self, array: np.ndarray) -> np.ndarray:
-        """Return the integers `array` at the same positions, [positions, channels]."""
+        """Return a complete tensor `array` at the target's positions: [positions, channels]."""
         return _gather_positions(array.reshape(self.shape), self.axis, self.index)
 
     def mean_error(self, array: np.ndarray) -> np.ndarray:

@@ -200,8 +200,8 @@ class TensorStats:
         scale, low, high
             Integers per unit, and their range.
         consumer
-            Function after which the error counts, with its result quantized; None for the error of x
-            itself.
+            Function after which the error counts, with its result quantized; None for the error of
+            x itself.
         """
         centers, counts = self.nonzero_bins()
         rounded = np.clip(np.floor(centers * scale + 0.5), low, high) / scale

@@ -151,7 +151,7 @@ class PreparedModel:
 
     @cached_property
     def runner(self) -> FloatRunner:
-        """Runner of `graph` for the activations that become integers and the outputs."""
+        """Runner of `graph` for the activations that become integers and the outputs; kept."""
         return FloatRunner(self.graph, {*self.parts.activations, *_output_names(self.graph)})
 
     def selectors(self, graph: ir.Model) -> Selectors:
