@@ -15,7 +15,8 @@ function pages(folder, below = '') {
   return fs.readdirSync(folder, {withFileTypes: true}).flatMap(entry => {
     const name = path.join(below, entry.name);
     if (entry.isDirectory()) return entry.name.startsWith('_') ? [] : pages(path.join(folder, entry.name), name);
-    return entry.name.endsWith('.html') && !SKIPPED.includes(entry.name) ? [name] : [];
+    if (!entry.name.endsWith('.html') || SKIPPED.includes(entry.name)) return [];
+    return fs.readFileSync(path.join(folder, entry.name), 'utf8').includes('http-equiv="refresh"') ? [] : [name];
   });
 }
 

@@ -23,12 +23,12 @@ def main() -> None:
     environment = {**os.environ, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1", "PYTHONPATH": str(root)}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "lingeronnx", "demo"]
-        done = subprocess.run(
+        result = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=True
         )
-    text = done.stdout.replace(str(root) + os.sep, "")
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        console = Console(record=True, width=WIDTH, file=nowhere)
+    text = result.stdout.partition("\n  written ")[0]  # what follows has paths and a time
+    with open(os.devnull, "w", encoding="utf-8") as null_device:
+        console = Console(record=True, width=WIDTH, file=null_device)
         console.print(Text("$ lingeronnx demo", style="bold"))
         console.print(Text.from_ansi(text.rstrip()))
         console.save_svg(str(root / "docs" / "images" / "demo.svg"), title="lingeronnx demo")

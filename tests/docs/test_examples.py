@@ -38,6 +38,15 @@ def test_notebooks_are_the_scripts():
         assert json.loads(text)["nbformat"] == 4
 
 
+def test_the_tutorial_shows_the_script():
+    """Each Python block of the page stands in the script."""
+    page = (EXAMPLES.parent / "docs" / "tutorials" / "keyword-spotter.md").read_text("utf-8")
+    script = (EXAMPLES / "keyword_spotter.py").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    assert [block for block in blocks if block not in script] == []
+
+
 def code_of(name):
     """Return the code cells of an example: of its notebook, where it has one."""
     notebook = EXAMPLES / f"{name}.ipynb"
