@@ -141,7 +141,10 @@ class CommandGroup(click.Group):
     """The command `lingeronnx`: converts exceptions of its commands to exit codes."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - as of click
-        """Make the context as click does from the command line; Ctrl-C exits with code 130."""
+        """Make the context of the command line as click does.
+
+        Ctrl-C in the meantime prints "interrupted" on stderr and exits with code 130.
+        """
         try:
             return super().make_context(*args, **extra)
         except KeyboardInterrupt:

@@ -76,7 +76,7 @@ def duplicate_with_clipped_inputs(
 
 
 def _replace_consumers(value: ir.Value, replacement: ir.Value) -> None:
-    """Let all consumers of a value read `replacement`."""
+    """Let all nodes that read `value` read `replacement` instead; graph outputs stay."""
     for use in list(value.uses()):
         use.node.replace_input_with(use.idx, replacement)
 

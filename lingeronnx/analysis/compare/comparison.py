@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[ComparedTensor]:
-        """The compared tensors, in graph order."""
+        """A new list of the measures of each compared tensor, in graph order."""
         return list(self.join.rows.values())
 
     @property

@@ -67,7 +67,7 @@ class LayerFinding:
         return " ".join(text for text in texts if text)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the finding as JSON-ready values."""
+        """Return all fields of the finding by name, as JSON-ready values."""
         return {**vars(self), "options": list(self.options), "also": list(self.also)}
 
 

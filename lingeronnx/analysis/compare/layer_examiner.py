@@ -436,10 +436,10 @@ def _make_bias_explanation(offsets: np.ndarray) -> Explanation:
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return "computes something else" if x and y, [samples, channels, ...], differ too much.
+    """Return "computes something else" if `x` and `y`, values of tensor `row`, differ too much.
 
-    That is a channel whose RMS difference is 8 integer steps of `row` or more; else None. None too
-    for tensors that are not stored as integers, and for those without channels.
+    That is a channel whose RMS difference is 8 integer steps or more; else None. None too for
+    tensors that are not stored as integers, and for those without channels.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or row.stored_form is None:

@@ -393,7 +393,7 @@ def _prove_calls(
 def _are_states_equal(
     states: Mapping[str, np.ndarray], other_states: Mapping[str, np.ndarray]
 ) -> bool:
-    """Whether all states are bit-equal or NaN."""
+    """Whether `states` has equal arrays for all of `other_states`; NaN equals NaN."""
     return all(
         np.array_equal(states[name], array, equal_nan=True) for name, array in other_states.items()
     )
@@ -420,7 +420,7 @@ def make_border_inputs(
         units[name] = 2.0 ** np.floor(np.log2(max_abs / 512))
 
     def transform(function: Callable[[np.ndarray, float], np.ndarray]) -> dict[str, np.ndarray]:
-        """Make a copy of the first call with `function` of each float input and its unit."""
+        """Return the first call's inputs with each float input x replaced by function(x, unit)."""
         changed_inputs = {
             name: function(feeds[0][name], units[name]).astype(np.float32) for name in names
         }
@@ -478,7 +478,10 @@ def _find_call_errors(
 
 
 def is_bit_equal(raw: bytes, array: np.ndarray) -> bool:
-    """Whether `raw` has the bytes of `array`; any two NaNs are considered equal."""
+    """Whether `raw` has the bytes of `array`.
+
+    Floats also count as equal by value, and any two NaNs.
+    """
     if raw == np.ascontiguousarray(array).tobytes():
         return True
     values = np.frombuffer(raw, array.dtype)

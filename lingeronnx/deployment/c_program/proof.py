@@ -55,7 +55,11 @@ class Proof:
         return {name: getattr(self, name) for name in names}
 
     def lines(self) -> list[str]:
-        """Return the result as lines of text: only the errors if there are any, else figures."""
+        """Return the result as lines of text: only the errors if there are any, else the figures.
+
+        The figures are the comparisons that succeeded, and how many integers differ from a
+        reference.
+        """
         if self.failed:
             return [f"tried on a PC, {self.calls} calls: {error}" for error in self.failed]
         claims = "; ".join(self._iterate_claims()) or "nothing was compared"

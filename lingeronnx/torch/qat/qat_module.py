@@ -301,9 +301,9 @@ class FakeQuantNetwork:
         """Run the steps for each sample of `feed` separately; yield (name, concatenated value).
 
         Samples are cut and joined on each tensor's batch axis; outputs without an axis of size 1
-        there are joined on axis 0. The other arguments are those of the run of a batch: counts by
-        initializer, log2 of scales, the steps, limits of counts, and replacements of float
-        constants.
+        there are joined on axis 0. The other arguments are passed on for each sample: counts by
+        initializer in `parameters`, `log2_scales` by name, the steps `step_range`, `clip_limits` of
+        counts, and `float_overrides` of constants.
         """
         walks = []
         for index in range(self._get_batch_size(feed)):
