@@ -52,7 +52,7 @@ class Dumper:
     """
 
     def __init__(self) -> None:
-        """Start without watched sessions."""
+        """Start without models to record and without statistics."""
         self._tables: list[OutputCollector] = []
         self._watches = ExitStack()
 

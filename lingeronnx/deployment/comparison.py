@@ -265,7 +265,10 @@ def _group_names_by_dump_name(graph: SimulatedGraph, run: SampleRun) -> dict[str
 
 
 def _get_neighboring_samples(runs: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
-    """Return {"sample before" or "sample after": run} of the neighbours of `sample` that exist."""
+    """Return the runs of the samples before and after `sample`, as far as `runs` has them.
+
+    The keys are "sample before" and "sample after".
+    """
     labels = {sample - 1: "sample before", sample + 1: "sample after"}
     return {label: runs[index] for index, label in labels.items() if index in runs}
 

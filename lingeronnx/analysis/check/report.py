@@ -185,7 +185,10 @@ class Check(Sequence[Violation]):
         return iter(self.violations)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as JSON-ready values."""
+        """Return the result as JSON-ready values: all fields, and answers that follow from them.
+
+        Such as "packs" and "runs_right", the findings, the cost, the parts and the time of a call.
+        """
         return {
             "platform": self.platform,
             "kind": self.kind,

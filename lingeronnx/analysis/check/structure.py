@@ -137,7 +137,10 @@ def count_uses(model: ir.Model) -> list[tuple[str, str, str]]:
 
 
 def _is_weight(array: np.ndarray | None) -> bool:
-    """Whether a constant is a weight: not a scalar, and neither int64 nor float64."""
+    """Whether a constant is a weight: signed integers or floats below 8 bytes, with an axis.
+
+    Scalars, int64, float64 and None are none.
+    """
     if array is None or not array.ndim:
         return False
     return array.dtype.kind in "fi" and array.dtype.itemsize < 8

@@ -71,7 +71,11 @@ class SoftRounding:
         """
 
         def rule(parameter: Any, source: Any) -> Any:
-            """Round down to counts, add the soft fractions, and clip to the range of `source`."""
+            """Return `parameter` as counts: rounded down, plus the soft fractions, clipped.
+
+            `source` has the quantization parameters. Gradients reach the fractions, not
+            `parameter`.
+            """
             qparams = source.qparams
             counts = torch.floor(parameter.detach().double() * get_scale_factor(qparams, parameter))
             counts = counts + self._get_round_up_fraction(name)
