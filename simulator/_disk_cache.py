@@ -220,8 +220,8 @@ def _remove_stale_files(folder: Path) -> None:
 def exclusive_lock(name: str) -> Iterator[None]:
     """Lock a cache name while the context is open, so that only one process compiles its code.
 
-    Without file locks (Windows) nothing is locked. The system releases the locks of a process that
-    ends.
+    Waits for the lock; the lock file is removed at the end. Without a cache folder or file locks
+    (Windows) nothing is locked. The system releases the locks of a process that ends.
     """
     path = _file_path(name, "lock")
     with ExitStack() as stack:

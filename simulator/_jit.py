@@ -94,7 +94,10 @@ def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
     """
 
     def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
-        """Queue the declaration of `implementation`, and return it unchanged."""
+        """Queue the declaration that `implementation` replaces `function` in kernels.
+
+        Return it unchanged. The declaration is made when Numba is imported.
+        """
 
         def declare() -> None:
             """Declare the implementation to Numba; called when Numba is imported."""

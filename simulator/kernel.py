@@ -80,7 +80,9 @@ class Kernel:
         return True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Return the specs of the outputs for input specs; defined by subclasses.
+        """Return the specs of the outputs for input specs.
+
+        This base raises NotImplementedError; subclasses define it.
 
         Raises
         ------
@@ -93,6 +95,8 @@ class Kernel:
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
         """Compile the kernel for input specs and a layout; weights are packed here.
+
+        This base raises NotImplementedError; subclasses define it.
 
         Parameters
         ----------
@@ -135,8 +139,9 @@ class Kernel:
         """Whether samples stacked along axis 0 of the `batched` inputs are stacked in every output.
 
         A sample has as many rows along axis 0 as its spec: 1, or more where attention heads are
-        merged with the batch. This default requires the same number of rows in all batched inputs
-        and in all outputs, and that a longer axis 0 changes no other dimension.
+        merged with the batch. This default requires a kernel that works per sample, the same number
+        of rows in all batched inputs and in all outputs, and that a longer axis 0 changes no other
+        dimension. False if `infer` rejects the inputs.
         """
         heads = {spec.shape[:1] for spec, flag in zip(specs, batched, strict=True) if flag}
         if not self.is_per_sample or len(heads) != 1 or () in heads:
@@ -168,7 +173,7 @@ class NumpyKernel(Kernel):
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Compute the outputs, a tuple of arrays, from plain input arrays.
 
-        Defined by subclasses.
+        This base raises NotImplementedError; subclasses define it.
         """
         raise NotImplementedError
 

@@ -245,6 +245,8 @@ def make_record(
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
     """Compile a loop, and return the record that calls it with concrete arrays.
 
+    A record is a list of int64 words: addresses of the code, then its arguments.
+
     Parameters
     ----------
     loop
@@ -283,7 +285,11 @@ def _make_record(
     live_arrays: list[Array] = []
 
     def substitute(placeholder: Any) -> Array:
-        """Return scratch memory as an array, or the record of a nested loop as int64 words."""
+        """Return scratch memory as an array, or the record of a nested loop as int64 words.
+
+        The indices of the words with its array addresses, inputs first, are appended to that
+        record, which is kept alive in `live_arrays`.
+        """
         if isinstance(placeholder, Scratch):
             return memory.allocate(placeholder)
         nested_words, nested_addresses, nested_arrays = _make_record(

@@ -116,6 +116,9 @@ def find_repeats(
 ) -> Iterator[RepeatedRecords]:
     """Yield the repeated sequences among records[first:last], in order.
 
+    Empty if no sequence repeats at least `_MIN_REPEATS` times; the longest is left out, and the
+    search ends, if too many of its words differ.
+
     Parameters
     ----------
     records

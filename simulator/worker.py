@@ -216,10 +216,11 @@ class Worker:
                 self._values[buffer_id] = source.reshape(buffer.spec_for(self._samples).shape)
 
     def _build_records(self) -> None:
-        """Write the records of all compiled steps, and split them into segments and loops.
+        """Write the records of all compiled steps; split them into segments and repeated sequences.
 
-        A step in Python is a segment of its own. The words with addresses of the caller's arrays
-        are noted as patches for every run.
+        A record is an int64 array of the code's addresses and its arguments. A step in Python is a
+        segment of its own. The words with addresses of the caller's arrays are noted as patches for
+        every run.
         """
         records: list[Array] = []
         #: Buffer id of a caller's array -> (record, word) of its addresses.
@@ -258,10 +259,10 @@ class Worker:
     def _connect_patches(
         self, records: Sequence[Array], patches: Mapping[int, Sequence[tuple[int, int]]]
     ) -> None:
-        """Retain the records that run, and resolve the words to patch with the caller's addresses.
+        """Keep the records that run alive, and note in `_caller_patches` what each run patches.
 
-        `patches` has (record, word) by buffer id. Words of repeated records are patched in the
-        values of their loop.
+        `patches` is buffer id of a caller's array -> (record, word) of its addresses. Words of
+        repeated records are patched in the values of their loop.
         """
         loop_of_record: dict[int, RepeatedRecords] = {}
         redundant: set[int] = set()

@@ -248,7 +248,9 @@ def format_chance_warning(
     """Return a warning if an accuracy does not exceed chance level, else "".
 
     Chance level is k / classes; up to two standard errors above it are chance as well. There is no
-    warning on so few samples that a model half-way between chance level and 100 % could be as bad.
+    warning without samples or classes, or on so few samples that a model half-way between chance
+    level and 100 % could be as bad. With `class_count` <= k, another warning says that such an
+    accuracy is always 100 %.
 
     Parameters
     ----------

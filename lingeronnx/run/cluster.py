@@ -78,8 +78,8 @@ def map_jobs(
     Raises
     ------
     ConfigError
-        If both workers and cluster are passed, the job cannot be pickled, no cluster answers, or
-        workers are killed. Exceptions of the job itself are passed on.
+        If both workers and cluster are passed, `workers` is below 1, the job cannot be pickled, no
+        cluster answers, or workers are killed. Exceptions of the job itself are passed on.
     """
     if workers is not None and cluster is not None:
         raise ConfigError("workers and cluster: pass only one of the two")

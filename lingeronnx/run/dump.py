@@ -66,7 +66,8 @@ def qparams_from_json(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | Non
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz file whose bytes depend only on the arrays.
 
-    Unlike `numpy.savez`, it accepts any tensor name, such as 'file', and stores no time.
+    Unlike `numpy.savez`, it accepts any tensor name, such as 'file', and stores no time. An
+    existing file is replaced; arrays of objects are stored as text.
     """
     with (
         replace_file(path) as temporary,

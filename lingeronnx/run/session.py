@@ -136,10 +136,10 @@ class Session:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors between inputs and outputs in an integer session.
+        """Bytes that an integer session keeps for tensors between inputs and outputs.
 
-        It is 0 before the first run. A batch is computed in blocks, so it does not grow beyond one
-        block per thread.
+        It is 0 before the first run, and for a float model. A batch is computed in blocks, so it
+        does not grow beyond one block per thread.
         """
         return 0 if self._runner is None else int(self._runner.nbytes)
 

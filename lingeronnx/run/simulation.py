@@ -63,8 +63,8 @@ def simulate(
     integers
         Return integers instead of real values, and for a dequantized output its integer tensor.
     dump
-        Folder to write the `taps` to, or every tensor if there are none, as stored; see
-        `dump.DumpFolder`.
+        Folder to write the `taps` to, or every tensor if there are none, as stored: one .npy per
+        tensor, with batches appended along axis 0, and an index.
     at
         Tensor to summarize.
     batch, limit
@@ -77,7 +77,7 @@ def simulate(
     DataError
         If the data are invalid.
     ConfigError
-        If a tensor is unknown or not available.
+        If a tensor is unknown or not available, or `integers` is passed for a float model.
     """
     session = model if isinstance(model, Session) else Session(model)
     if integers and not session.is_integer:

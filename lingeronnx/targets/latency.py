@@ -191,8 +191,8 @@ class CycleSavings:
     def summary(self) -> str:
         """The cycles before and after as one line of text.
 
-        It says "same integers" only if samples were compared, and if kernel costs of another chip
-        were assumed.
+        It adds "same integers" if samples were compared, and says whether kernel costs of another
+        chip were assumed or the cycles are upper bounds.
         """
         basis = "another chip's kernel costs assumed" if self.assumed else "upper bounds"
         integers = "same integers; " if self.checked_samples else ""

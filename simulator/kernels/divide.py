@@ -130,8 +130,8 @@ class DivSingle(NumpyKernel):
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Compute round((x / scale_x) / (y / scale_y) * scale_o), every step in float32, saturated.
 
-        The result has `bits` bits, in the narrowest integer type for them. x / 0 saturates, 0 / 0
-        is 0.
+        Rounded by `rounding`; the result has `bits` bits, in the narrowest integer type for them. x
+        / 0 saturates, 0 / 0 is 0.
         """
         x = arrays[0].astype(np.float32) / np.float32(self.scale_x)
         y = arrays[1].astype(np.float32) / np.float32(self.scale_y)

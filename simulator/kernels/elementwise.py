@@ -179,7 +179,10 @@ class _BinaryKernel(ClampableKernel):
         return (TensorSpec(broadcast_shape(specs), self._output_dtype()),)
 
     def _output_dtype(self) -> np.dtype:
-        """Return the dtype of the output; defined by subclasses."""
+        """Return the dtype of the output.
+
+        This base raises NotImplementedError; subclasses define it.
+        """
         raise NotImplementedError
 
 
@@ -189,7 +192,10 @@ class _Sum(_BinaryKernel):
     sign: int
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
-        """Return the rescales of x, y and the sum; defined by subclasses."""
+        """Return the rescales of x, y and the sum.
+
+        This base raises NotImplementedError; subclasses define it.
+        """
         raise NotImplementedError
 
     def _output_dtype(self) -> np.dtype:

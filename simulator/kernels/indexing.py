@@ -204,7 +204,7 @@ class Gather(NumpyKernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y, of the type of x: the axes of the indices replace `axis`.
 
-        Raises SimulatorError unless all indices are in [0, size of the axis).
+        Raises SimulatorError unless x has the axis and all indices are in [0, size of the axis).
         """
         (x,) = specs
         axis = _normalize_axis(self.axis, x)

@@ -118,9 +118,9 @@ class Concat(Kernel):
         return tuple(loops)
 
     def _axis(self, spec: TensorSpec) -> int:
-        """Return the axis counted from 0.
+        """Return the axis of the concatenation, counted from 0.
 
-        Raises SimulatorError if inputs like `spec` do not have it.
+        Raises SimulatorError if a tensor of `spec` does not have it.
         """
         rank = len(spec.shape)
         require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {spec}")

@@ -248,8 +248,8 @@ class Data:
         """Split samples `start` to `stop` - 1 into runs (first, end excluded, whether held out).
 
         `index` is that of sample `start` among all samples. Held out are the last ones of each
-        period of the rule, from its first index on, up to a limit in number and bytes; none without
-        a rule.
+        period of the rule, from its first index on, and all from its end index on, up to a limit in
+        number and bytes; none without a rule.
         """
         rule = self.hold_out
         if rule is None or stop == start:
@@ -456,9 +456,11 @@ class Data:
         )
 
     def _suggest_for_fewer_samples(self, name: str, same_count: Sequence[str]) -> str:
-        """Return a remedy for input `name`, which has fewer samples than others, as ".
+        """Return a remedy for input `name`, which has fewer samples than others, or "".
 
-        TEXT", or "". `same_count` are the inputs with that number of samples.
+        The text begins with "; ". An optional input, which is a state, is to be omitted; for others
+        the advice for missing inputs is used. `same_count` are the inputs with that number of
+        samples.
         """
         if name in self.optional:
             return f"; omit '{name}': it begins at zeros"

@@ -48,12 +48,14 @@ class ArithmeticSide:
     def resolve(cls, model: ir.Model, target: Target, name: str | None) -> ArithmeticSide:
         """Return the arithmetic called `name`, or the default of the graph's dialect if it is None.
 
-        The default is that of the training side for dialect 3, else the executor's.
+        The default is the arithmetic of the training library for dialect 3 (operators of domain
+        `linger` with version 3 names), else that of the chips' executor. A result for the executor
+        has dialect 0.
 
         Raises
         ------
         ConfigError
-            If the name is unknown.
+            If the name is neither None nor in `ARITHMETICS`.
         """
         if name not in (None, *ARITHMETICS):
             choices = " or ".join(repr(arithmetic) for arithmetic in ARITHMETICS)

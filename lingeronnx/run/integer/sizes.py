@@ -39,7 +39,7 @@ class _ShapeBinder(Binder):
     def _check_scales(
         self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
     ) -> None:
-        """Accept any scales and zero points, since they do not affect shapes."""
+        """Do nothing: accept any scales and zero points, since they do not affect shapes."""
 
     def _append_float_fallback(self) -> None:
         """Drop the collected float nodes without running them; their outputs have no shape."""

@@ -325,7 +325,11 @@ class FloatFallback(NumpyKernel):
         return list(results)
 
     def needs_single_samples(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether `arrays` are several samples, batch on axis 0, that must run one by one."""
+        """Whether `arrays` are several samples, batch on axis 0, that must run one by one.
+
+        They must if samples of one batch affect each other's results, which is tried once. Arrays
+        without a batch axis are one sample.
+        """
         count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
         return count != 1 and not self._has_no_batch_axis and self._mixes_samples(arrays)
 

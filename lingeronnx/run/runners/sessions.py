@@ -60,7 +60,9 @@ def open_ort_session(
     external_constants: Mapping[str, np.ndarray] = MappingProxyType({}),
     disable_optimizations: bool = False,
 ) -> OrtSession:
-    """Open an onnxruntime session.
+    """Open an onnxruntime session on the CPU.
+
+    Runs of a model with a Loop are stopped after a timeout with ModelError.
 
     Parameters
     ----------

@@ -77,12 +77,15 @@ class _Conversion:
 def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
     """Convert a graph of the other dialect to that of `domain`, in place.
 
+    Float nodes are not changed.
+
     Parameters
     ----------
     graph : ir.Model
         Quantized graph; modified.
     domain : str
-        Domain of the dialect to write: "thinker" or "linger".
+        Domain of the dialect to write: "thinker" (version 1, of the packer) or "linger" (version
+        3, of the training library).
     target : Target
         Platform whose attributes the nodes get.
 

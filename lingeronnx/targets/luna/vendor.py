@@ -36,7 +36,8 @@ class LunaVendor(PackerVendor):
     def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
         """Return the limits that keep a float layer from being lowered to `operator`.
 
-        Only convolutions, pools and LinearInt have some; () for others, which support rows limit.
+        Only convolutions, pools and LinearInt have some; () for others, which have only the limits
+        in their support.
         """
         from .packer.limits.limit_tables import get_layer_limits
 

@@ -279,14 +279,16 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
 def _order_weights_by_tap(
     weight: np.ndarray, window: SlidingWindow, per_dword: int, depthwise: bool
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """Order the weights of a convolution by the taps of a window.
+    """Order the weights of a convolution by the dwords of input that a window reads.
 
     Returns
     -------
-    weight : array [O, taps * per_dword]
-        The weights, with zeros in the last elements of a dword.
+    weight : array [O, runs * dwords * per_dword]
+        The weights, with zeros in the last elements of the last dword of each run.
     counts : (int, int)
-        Number of contiguous runs in a window, and of dwords in a run.
+        Number of contiguous runs of input elements in a window, and of dwords in a run. A kernel
+        row is a run if depthwise, or without groups and dilation along it; else each kernel element
+        is one.
     """
     outputs, channels, kh, kw = weight.shape
     rows_are_contiguous = depthwise or (window.group == 1 and window.dilations[1] == 1)
@@ -539,10 +541,10 @@ def convolve(
 
 @register_inline
 def run_matrix_record(words: Any, x: Any, out: Any) -> Any:
-    """Run a pointwise loop of `pack_convolution` on x [R, I] and int32 out [R, O].
+    """Fill int32 out [R, O] with x [R, I] times packed weights, plus bias, by a compiled loop.
 
-    `words` is the record of its `native.NestedLoop`; the addresses and sizes of the arrays are
-    written into it.
+    `words` (int64) is the record of that loop, a pointwise one of `pack_convolution`; the addresses
+    and sizes of the arrays are written into it.
     """
     source, target = words[words.size - 2], words[words.size - 1]
     words[source - 2], words[target - 2] = x.size, out.size

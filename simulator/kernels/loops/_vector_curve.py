@@ -66,7 +66,7 @@ Curve: TypeAlias = VectorCurve | ScalarCurve
 
 
 def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
-    """Prepare a table for `evaluate_curve_rows`.
+    """Prepare a table, a piecewise linear function, for evaluation on rows of int32.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
     Returns
     -------
     VectorCurve or ScalarCurve
-        A `VectorCurve` if an instruction set is active and `_pack_vector_table` accepts the table,
-        else a `ScalarCurve`.
+        A `VectorCurve` if an instruction set is active and the shifts and parameters of the table
+        fit the vector code, else a `ScalarCurve`.
     """
     instructions, curve = _conv_simd.active_instruction_set(), table.curve(bits)
     vector_table = _pack_vector_table(table, curve)

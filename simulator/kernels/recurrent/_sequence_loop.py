@@ -276,9 +276,9 @@ class CompiledRecurrentKernel(RecurrentKernel):
     def make_cell(self) -> Any:
         """Return the arithmetic of a step, a named tuple of constants and scratch memory.
 
-        By subclasses. The scratch memory is for `_SAMPLES_PER_GROUP` samples. The static method
-        `rule` of the tuple returns the jitted function of a step, with arguments (tuple,
-        `SequenceMemory`).
+        This base raises NotImplementedError; subclasses define it. The scratch memory is for
+        `_SAMPLES_PER_GROUP` samples. The static method `rule` of the tuple returns the jitted
+        function of a step, with arguments (tuple, `SequenceMemory`).
         """
         raise NotImplementedError
 

@@ -104,8 +104,9 @@ class GateSums:
     ):
         """Prepare the scalar weights; also pack them for dot instructions where these are exact.
 
-        Dot instructions need a processor with them, inputs of at most 16 bits, and sums and outputs
-        in int32.
+        `weight` is [O, I], `bias` [O]; inputs are of `dtype`, with |x| <= `largest`; `rescale`
+        gives the output. Dot instructions need a processor with them, inputs of at most 16 bits,
+        and sums and outputs in int32.
         """
         self.plain = prepare_gate_weights(weight, bias, largest, rescale)
         self._loop: NestedLoop | None = None
@@ -327,11 +328,12 @@ class RecurrentKernel(Kernel):
         return h, c, lengths
 
     def make_step_function(self) -> Any:
-        """Return a function of (sums, lengths, y, h, c) that computes all steps; by subclasses.
+        """Return a function of (sums, lengths, y, h, c) that computes all steps of a layer.
 
-        `sums` are int32 [N, T, G*H], `lengths` int64 [N], y [N, T, H] is to be filled; h and c are
-        states [N, H], which are updated to the final ones. The function returns the final states
-        that are outputs, each [N, 1, H].
+        This base raises NotImplementedError; subclasses define it. `sums` are int32 [N, T, G*H],
+        `lengths` int64 [N], y [N, T, H] is to be filled; h and c are states [N, H], which are
+        updated to the final ones. The function returns the final states that are outputs, each [N,
+        1, H].
         """
         raise NotImplementedError
 

@@ -61,7 +61,8 @@ def find_faster_arguments(
 ) -> EvaluatedCandidate:
     """Search the neighbors of `current` for faster arguments that are as safe; return the fastest.
 
-    At most `_MAX_MOVES` moves of tensors or prefetching, then constants in shared memory.
+    At most `_MAX_MOVES` moves of tensors or prefetching, then constants in shared memory, unless
+    the graph has a LayerNormInt.
 
     Parameters
     ----------

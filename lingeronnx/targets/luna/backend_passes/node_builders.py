@@ -142,14 +142,14 @@ def insert_concat(
     name: str,
     before: ir.Node | None = None,
 ) -> ir.Value:
-    """Insert an iqCat of `parts` and return its output.
+    """Insert an iqCat, the chip's concatenation, of `parts` along `axis` and return its output.
 
     Parameters
     ----------
     node : ir.Node
         Node whose platform attributes it gets.
     parts : sequence of ir.Value
-        Inputs, all quantized with `scale`.
+        Inputs, all quantized with `scale`, which is also that of the output.
     name : str
         Name of the output, made unique; empty for the name of the output of `node`.
     before : ir.Node, optional

@@ -256,7 +256,7 @@ def _infer_flatten(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) ->
 
 
 def _infer_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Permute the input shape by the attribute perm."""
+    """Infer the shape of a Transpose: the sizes of input 0 in the order of its attribute `perm`."""
     return [tuple(shapes[0][axis] for axis in step.get("perm"))]
 
 
