@@ -112,7 +112,10 @@ def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
 
 
 class intrinsic:
-    """Decorate a function that writes LLVM code for kernels, as `numba.extending.intrinsic`."""
+    """Decorate a function that writes LLVM code, so that kernels can call it as a Numba intrinsic.
+
+    The declaration to Numba is queued until kernels are compiled.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Store `function`, which writes LLVM code, and queue its declaration to Numba."""

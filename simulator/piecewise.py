@@ -96,12 +96,15 @@ def evaluate_curve(curve: Any, x: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Piecewise:
-    """One function on one chip; all arrays int64 [16].
+    """One function on one chip, by 16 linear segments that |x| selects.
+
+    All arrays int64 [16]. y = (slope * x + (bias << up)) >> down, in the first segment j with |x|
+    <= borders[j].
 
     Parameters
     ----------
     borders, slopes, up, down
-        See the formula of the module.
+        Largest |x|, slope, and left and right shift of each segment.
     positive, negative
         Biases for x >= 0 and for x < 0.
     bits

@@ -46,8 +46,10 @@ class PartsRunner:
     ----------
     parts
         The partitioned graph.
-    arithmetic, target
-        As for `IntegerRunner`.
+    arithmetic
+        "executor", "training", or None for the default of the graph.
+    target
+        The platform; None for that of the graph.
     host
         Function that computes host parts; None for onnxruntime.
     """

@@ -341,8 +341,14 @@ class Linear(ClampableKernel):
     ----------
     weight
         int8 or int16 [O, K].
-    bias, rescale, zero, clip_bounds
-        As for `Conv`.
+    bias
+        Integer [O] at the scale of the accumulator, or None.
+    rescale
+        Accumulator -> output, one for all outputs or one per output; its bits give the dtype of y.
+    zero
+        Zero point of x.
+    clip_bounds
+        Bounds of a fused Relu or Clip.
     factors
         Integers [O, K] that multiply the weights, or None; the products have at most 16 bits.
     """

@@ -52,7 +52,8 @@ class ConvTranspose(ClampableKernel):
     rescale
         Accumulator -> output, one for all channels or one per channel.
     strides, pads, dilations
-        As for `Conv`; pads are removed from the result.
+        One value per spatial axis; pads, all begins and then all ends, are removed from the result.
+        None is 1, and 0 for pads.
     output_padding
         Rows and columns added at the end of the result (they are computed, not zeros).
     group

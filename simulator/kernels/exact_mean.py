@@ -98,8 +98,11 @@ class Mean(ClampableKernel):
 
     Parameters
     ----------
-    kernel, strides, pads, ceil_mode
-        As for `pool.MaxPool`; kernel None is the full image.
+    kernel, strides, pads
+        One value per spatial axis; pads, all begins and then all ends. None is the full image for
+        the kernel, 1 for strides and 0 for pads.
+    ceil_mode
+        Whether a last window may extend beyond the padded image.
     shift
         log2(scale_out / scale_x).
     bits

@@ -126,7 +126,12 @@ def _check_image(x: TensorSpec, operator: str) -> None:
 class MaxPool(Kernel):
     """Largest integer of each window of x [N, C, H, W] or [N, C, W], in the dtype of x.
 
-    Fields as for `Conv`; with `ceil_mode` a last window may extend beyond the padded image.
+    Parameters
+    ----------
+    kernel, strides, pads, dilations
+        One value per spatial axis; pads, all begins and then all ends. None is 1, and 0 for pads.
+    ceil_mode
+        Whether a last window may extend beyond the padded image.
     """
 
     kernel: Sequence[int]
@@ -176,8 +181,10 @@ class AvgPool(ClampableKernel):
 
     Parameters
     ----------
-    kernel, strides, pads, ceil_mode
-        As for `MaxPool`.
+    kernel, strides, pads
+        One value per spatial axis; pads, all begins and then all ends. None is 1, and 0 for pads.
+    ceil_mode
+        Whether a last window may extend beyond the padded image.
     rule
         Conversion of the sum to the output: a `Rescale` by scale_out / (scale_x * area), or a rule
         of `luna_average`.

@@ -57,7 +57,7 @@ class Binder:
     model
         The integer graph.
     side
-        Whose arithmetic is computed.
+        Whose arithmetic is computed: the executor's or the training library's.
     consts
         Constants by name.
     specs
@@ -67,7 +67,7 @@ class Binder:
     keep
         Tensors inside of consecutive float nodes to output; None for all with a batch axis.
     fallback_sessions
-        Sessions of float nodes to share; see `FloatFallback`.
+        {digest: session} of float nodes, to share and to add to; None for no sharing.
 
     Attributes
     ----------

@@ -209,8 +209,8 @@ def _concatenate_outputs(runs: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarr
 class FloatFallback(NumpyKernel):
     """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
 
-    A sample's outputs are bit-equal in any batch; see `choose_batching`. Samples run one by one if
-    the nodes mix samples or were written for one sample only.
+    A sample's outputs are bit-equal in any batch. Samples run one by one if the nodes mix samples
+    or were written for one sample only.
 
     Parameters
     ----------

@@ -73,18 +73,19 @@ _BYTE, _WORD, DWORD, INDEX = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 class TileShape(NamedTuple):
-    """Parameters that a tile is compiled for.
+    """Parameters that a tile, the product of some pixels and vectors of outputs, is compiled for.
 
     Parameters
     ----------
     operands
-        "quads", "signed" or "pairs", see `instruction_sets`.
+        "quads" (four unsigned by four signed bytes), "signed" (four by four signed bytes) or
+        "pairs" (two by two signed words).
     per_lane
         Whether every lane reads its own dwords.
     pixels, vectors
-        P and V.
+        P and V: pixels, and vectors of outputs per pixel, that are computed at once.
     form
-        "shift", "scale" or "sums".
+        "shift" or "scale", how sums are rescaled, or "sums" if they are not.
     bits
         Width of an output element: 8, 16 or 32.
     """

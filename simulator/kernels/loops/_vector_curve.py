@@ -47,7 +47,8 @@ _MIN_INPUT, _TURN, _UP, _HALF, _TOTAL = range(5 * _PIECES, 5 * _PIECES + 5)
 class VectorCurve(NamedTuple):
     """A function evaluated by vector code.
 
-    code : address. table : int64, see `_pack_vector_table`. after : last rounded right shift.
+    code : address. table : int64, the parameters of its 16 segments, then five scalars. after :
+    last rounded right shift.
     """
 
     code: int

@@ -98,9 +98,10 @@ class _ExecutorCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExecutorGru(CompiledRecurrentKernel):
-    """GRU layer as the chips' executor computes it, with its faults; see the module.
+    """GRU layer as the chips' executor computes it, with its faults.
 
-    `rescale_o` converts the new state from Q14.
+    The state is halved, h = z * (h / 2) + (1 - z) * n, and time always runs forward; sums are in
+    Q11, gates in Q7. `rescale_o` converts the new state from Q14.
 
     Parameters
     ----------

@@ -144,7 +144,10 @@ class _Q27Cell(NamedTuple):
 
 
 class _Q11Cell(NamedTuple):
-    """Constants and scratch memory of a step of "q11"; fields as in `_Q27Cell`."""
+    """Constants and scratch memory of an LSTM step with sums in Q11 and gates in Q7.
+
+    The fields are those of `_Q27Cell`, in these formats.
+    """
 
     weights: Any  # result int32 in Q11
     sigmoid: Curve  # int16 Q11 -> Q7

@@ -326,7 +326,7 @@ class _TrainingRecurrentKernel(RecurrentKernel):
     Parameters
     ----------
     arithmetic
-        Column or row of the module's tables.
+        Number formats and formula: "q15" or "q7"; for a GRU also "before" or "common".
     table
         Chip whose sigmoid and tanh tables are used.
     feedback_rescale
