@@ -500,7 +500,7 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
     def build_step(self, t: int) -> ir.Value:
         """Append time step `t` of the LSTM; return the new state h = o tanh(c).
 
-        It is stored in `current_states`, too. The cell is c = i n + f c; it and n are stored
+        It is stored in `current_states`, too. The cell is c = i n + f c; cell and n are stored
         multiplied by `tanh_input_factor`.
         """
         h = self.current_states.get("h", self.run_time_states.get("h"))

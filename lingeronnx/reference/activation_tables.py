@@ -154,9 +154,9 @@ class Table(Integer):
     names: tuple[str, ...] = ("iqTable",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return, per element of input 0 (x), the entry of the table (input 1) at x - min.
+        """Return, per element of input 0 (x), the entry of the table (input 1) at index x - min.
 
-        min is the smallest integer of the type of x.
+        There min is the smallest integer of the type of x.
         """
         x, table = inputs
         return table[x.astype(np.int64) - np.iinfo(x.dtype).min]

@@ -359,12 +359,16 @@ class EditPlan:
         result: str,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Plan a new Dequant of `tensor`.
+        """Plan a new Dequant of the integer `tensor`, for the finding `owner`.
+
+        Nothing is changed yet. Other reads of the tensor may use its output `result` from now on.
 
         Parameters
         ----------
         scope
             The graph to insert it into: after the producer, or at the start of another graph.
+        scale
+            Scale of the Dequant.
         name
             Base of the node name; None for the name of the tensor.
         result

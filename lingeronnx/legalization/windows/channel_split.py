@@ -77,10 +77,9 @@ def _make_conv_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
 def _find_coarsest_split(
     total: int, align: int, is_supported: Callable[[int], bool]
 ) -> list[tuple[int, int]] | None:
-    """Split 0 ..
+    """Split 0 to `total` - 1 into as few ranges (start, end) as possible, all of supported sizes.
 
-    total-1 into as few ranges (start, end) as possible whose sizes are all supported.
-    `is_supported` tells that of a size. Splits have 2 to `_MAX_PARTS` parts, whose sizes but the
+    `is_supported` tells whether a size is. Splits have 2 to `_MAX_PARTS` parts, whose sizes but the
     last are multiples of `align`; None if no such split is supported.
     """
     for parts in range(2, min(total, _MAX_PARTS) + 1):
@@ -189,10 +188,9 @@ def _split_groups(
 def _slice_bias(
     builder: RewriteBuilder, index: int, start: int, end: int
 ) -> Sequence[ir.Value | None]:
-    """Return the constant bias of output channels start ..
+    """Return [the constant bias of output channels `start` to `end` - 1] for a part, or ().
 
-    end-1, as a list of inputs of part `index`. It becomes a new constant. Empty without a constant
-    bias.
+    It becomes a new constant, named by the `index` of the part. Empty without a constant bias.
     """
     bias = get_constant_bias(builder.node)
     if bias is None:

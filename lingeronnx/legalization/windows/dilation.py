@@ -127,9 +127,10 @@ def _emit_phase_row_conv(
     axis: int,
     rows: _PhaseRows,
 ) -> None:
-    """Append the convolution over rows of phases, with the Pad, Reshapes and Slice around it.
+    """Append a convolution without dilation that computes the dilated one, along `axis`.
 
-    `rows` is the plan; the kernel is a column of the taps of `axis`.
+    Pad and Reshapes turn positions that are `dilation` apart into neighboring rows, over which the
+    taps run as a column; a Reshape and a Slice restore the result. `rows` has the sizes and pads.
     """
     node = builder.node
     taps, dilation = geometry.kernel[axis], geometry.dilations[axis]

@@ -101,10 +101,11 @@ def _emit_normalized_signal(
 
 
 def _emit_frames(builder: RewriteBuilder, signal: ir.Value, geometry: ConvGeometry) -> ir.Value:
-    """Append nodes that cut `signal` [N, 1, length] into frames.
+    """Append nodes that cut `signal` [N, 1, length] into overlapping frames; return the result.
 
-    Return [N, frames, blocks * stride]. It is filled with zeros at the end where the last frame
-    needs it.
+    It is [N, frames, blocks * stride]: a frame has as many blocks of `stride` samples as cover the
+    kernel, and the next one begins a stride later. Zeros are added at the end where the last frame
+    needs them.
     """
     stride, batch = geometry.strides[0], _get_batch(geometry)
     frame_count, blocks = int(geometry.result[2] or 0), _count_frame_blocks(geometry)

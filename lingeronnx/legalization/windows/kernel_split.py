@@ -276,11 +276,10 @@ def _make_kernel_parts(
 def _make_kernel_part(
     geometry: ConvGeometry, axis: int, limits: ConvLimits, max_kernel: int, first: int, last: int
 ) -> _KernelPart | None:
-    """Return the part of the kernel along `axis` with the taps first ..
+    """Return the kernel along `axis` reduced to taps `first` to `last`, if that meets the limits.
 
-    last, if it meets the limits. It is extended by as few zero taps as make it no smaller than the
-    stride and its padding, up to `max_kernel` taps. None if that is not possible, or if it reads no
-    position of the map.
+    It is extended by as few zero taps as make it no smaller than the stride and its padding, up to
+    `max_kernel` taps. None if that is not possible, or if it reads no position of the map.
     """
     in_size = int(geometry.input_shape[2 + axis] or 0)
     out_size = int(geometry.result[2 + axis] or 0)

@@ -83,9 +83,9 @@ class _TiledWindow:
         )
 
     def tile(self, axis: int, first: int, end: int) -> _TileRange:
-        """Return the input range and padding of the outputs first ..
+        """Return the input range and padding that outputs `first` to `end` - 1 along `axis` need.
 
-        end-1 along `axis`. `axis` is 0 for the height, 1 for the width.
+        `axis` is 0 for the height, 1 for the width.
         """
         size, stride, pad = self.input_shape[1 + axis], self.strides[axis], self.pads[axis]
         reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1

@@ -523,10 +523,10 @@ def _function_signature(graph: ir.Graph) -> str:
 
 
 def _identify_function(model: ir.Model, function: ir.Function) -> str:
-    """Return the known activation with the same values as the unary `function`: "Gelu", "Silu" ...
+    """Return "Gelu", "Silu" or another known activation whose values the unary `function` has.
 
-    . "Curve" if there is none. Compared at -8 to 8 within 1e-6; GELU by tanh is named "Gelu" too.
-    Adds a temporary function to `model` and removes it.
+    It is "Curve" if there is none. Compared at -8 to 8 within 1e-6; GELU by tanh is named "Gelu"
+    too. Adds a temporary function to `model` and removes it.
     """
     probe = ir.node("Curve", [ir.Value(name="x")], domain=ir.FUNCTION_DOMAIN)
     model.functions[ir.FUNCTION_DOMAIN, "Curve?", ""] = function

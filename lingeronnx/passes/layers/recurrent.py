@@ -441,10 +441,11 @@ class _RecurrentRewriter:
         return self._concatenate(outputs, suffix, sizes, 2)
 
     def _replace_output(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
-        """Let the consumers of `old` read `new`, transposed by `perm`.
+        """Let the consumers of `old` read `new`, transposed by `perm`; `old` disappears.
 
-        A consumer that reverts this Transpose reads `new` itself. The producer of `old` is removed
-        unless it is the recurrent node. The new Transpose takes over the name of `old`.
+        If `perm` swaps batch and time, consumers that swap them back read `new` itself. A Transpose
+        is only added if others are left, and takes over the name of `old`. The producer of `old` is
+        removed unless it is the recurrent node.
         """
         model = self._model
         if tuple(perm) == _BATCH_TIME_PERM:
