@@ -201,7 +201,11 @@ def infer_like_standard(
     """
 
     def infer(ctx: InferenceContext) -> None:
-        """Give the node the standard operator's output shapes, and the type of `element_type`."""
+        """Set the outputs of the node of `ctx` to the shapes that the standard operator would give.
+
+        Their element type is that of the given function; the node's attributes count by their
+        standard names. Nothing is set if input 0 is absent.
+        """
         schema = defs.get_schema(standard, STANDARD_OPSET, "")
         names, types, data = _collect_inputs(ctx, schema)
         if not names or not names[0]:

@@ -113,14 +113,16 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
 
 @dataclass
 class _ScaleConstraints:
-    """Constraints of operators on single tensors.
+    """Constraints of operators on the scales of single tensors, by tensor name.
 
     Attributes
     ----------
     unobserved
         Tensors whose statistics do not count.
-    output_bounds, hard_bounds
-        Bounds of the magnitude, as in `SharedScaleGroup`.
+    output_bounds
+        Bounds of the magnitude given by operators such as a sigmoid.
+    hard_bounds
+        Bounds of the magnitude that also hold after data movement.
     headroom
         Required distance below the smallest value.
     """

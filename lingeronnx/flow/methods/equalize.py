@@ -229,7 +229,10 @@ def _is_flatten_of_1x1(node: ir.Node) -> bool:
 
 
 class _PredictedNoise:
-    """The predicted noise N of a group as a function of its factors; all arrays are float64 [C].
+    """Predicted noise of a group of tensors as a function of its factors, one per channel.
+
+    It is the sum over the consuming layers of the noise of their outputs, relative to the power of
+    these. All arrays are float64 [C].
 
     Parameters
     ----------
@@ -243,11 +246,11 @@ class _PredictedNoise:
     Attributes
     ----------
     producer_max_abs
-        Largest magnitude of the producing weights of each channel, r1 in the module docstring.
+        Largest magnitude of the producing weights of each channel.
     consumer_max_abs
-        Largest magnitude of the consuming weights of each channel, r2.
+        Largest magnitude of the consuming weights of each channel.
     activation_max_abs
-        Largest magnitude of the consumers' inputs in each channel, a.
+        Largest magnitude of the consumers' inputs in each channel.
     """
 
     def __init__(

@@ -41,14 +41,14 @@ _Backward = Callable[[ir.Node, np.ndarray, _Arrays], dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class OutputMoments:
-    """Second moments of the gradients of a layer's weights, as sums.
+    """Second moments of the gradients A [O, K] of a layer's weights, summed over samples.
 
     Attributes
     ----------
     of_inputs
-        float64 [group, K, K].
+        Sum of A^T A, float64 [group, K, K].
     of_outputs
-        float64 [group, O, O].
+        Sum of A A^T, float64 [group, O, O].
     """
 
     of_inputs: np.ndarray

@@ -41,7 +41,7 @@ _SWEEPS = 4
 
 @dataclass(frozen=True)
 class _RangeGroup:
-    """Tensors that share a factor, and their shared scales."""
+    """Tensors that are multiplied by one common factor, and their groups that share a scale."""
 
     factor_group: FactorGroup
     shared_scales: list[SharedScaleGroup]
@@ -49,7 +49,7 @@ class _RangeGroup:
 
 @dataclass(frozen=True)
 class _WeightEdge:
-    """A weight between two groups, given by their indices, with its statistics and bits."""
+    """A weight that joins two groups of tensors (indices), with its statistics and bits."""
 
     input_group: int
     output_group: int
@@ -194,12 +194,14 @@ def _weight_edges(
 
 
 class _NoiseMinimizer:
-    """Coordinate descent on the factors of all groups, with cached noise.
+    """Coordinate descent on the factors of all groups of tensors, to minimize quantization noise.
+
+    The noise of tensors and weights is cached.
 
     Parameters
     ----------
     groups
-        The groups.
+        The groups of tensors that share a factor.
     edges
         Weights between them.
     factors

@@ -86,7 +86,7 @@ def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarra
 
 @dataclass(frozen=True)
 class ReceptiveFields:
-    """Access to the receptive fields of a layer's outputs in its integer input.
+    """Access to the inputs that each output of a layer reads, in the layer's integer input.
 
     An output is identified by its position among the positions of all samples, or by its row.
 

@@ -43,7 +43,7 @@ class OutputChangedError(InternalError):
 
 
 class _BrokenPass(Exception):
-    """Raised by an observer after a pass that changed an output."""
+    """Raised by the function that is called after each pass if the pass changed an output."""
 
     def __init__(self, pass_name: str, reason: str) -> None:
         """Keep the name of the pass that changed an output, and the `reason` as message."""

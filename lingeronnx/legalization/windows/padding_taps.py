@@ -27,9 +27,9 @@ __all__ = ["trim_padding_taps"]
 
 @dataclass(frozen=True)
 class _ReadTaps:
-    """Taps first ..
+    """Taps `first` to `first` + `size` - 1 of a kernel axis that read the map.
 
-    first+size-1 of an axis that read the map, with padding, stride and dilation.
+    With padding, stride and dilation of the axis; the other taps only meet padding.
     """
 
     first: int

@@ -27,7 +27,7 @@ _MAX_PARTS = 32
 
 
 class _TileRange(NamedTuple):
-    """Input range start .. end-1 that a tile of the result reads along an axis, and its padding."""
+    """Input range `start` to `end` - 1 that a tile of the result reads on an axis, with padding."""
 
     start: int
     end: int
