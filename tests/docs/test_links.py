@@ -72,6 +72,17 @@ def test_results_that_pages_name_are_there():
     assert [name for name in sorted(named) if not (DOCS.parent / name).is_file()] == []
 
 
+def test_paths_of_the_contributors_guide_are_there():
+    """Files and folders in backquotes; names in capitals stand for others."""
+    root = DOCS.parent
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = {path for path in re.findall(r"`([\w./*-]+/[\w./*-]*)`", text) if path == path.lower()}
+    assert len(paths) > 25
+    folders = (root, root / "lingeronnx")
+    missing = [path for path in paths if not any(list(f.glob(path.rstrip("/"))) for f in folders)]
+    assert missing == []
+
+
 def test_moved_pages_are_redirected():
     redirects = read_redirects()
     assert len(redirects) > 50
