@@ -287,9 +287,9 @@ _UNKNOWN_CONTRACT = _OperatorContract(_STRING_ATTRIBUTES)
 def _operator_contract(op_type: str, version: int) -> _OperatorContract:
     """Return attribute types and operand limits of the operator `op_type` in opset `version`.
 
-    `_UNKNOWN_CONTRACT` if that opset has no such operator. Operand limits are those of `version`.
-    Attributes that only other opsets have are included, with their type there: exporters write them
-    and they are read.
+    Only the vendor's string attributes, without limits, if that opset has no such operator. Operand
+    limits are those of `version`. Attributes that only other opsets have are included, with their
+    type there: exporters write them and they are read.
     """
     try:
         current = onnx.defs.get_schema(op_type, version, "")

@@ -245,9 +245,9 @@ def find_dynamic_axis(value: ir.Value) -> int:
 def _trace_axis_to_input(value: ir.Value | None, axis: int) -> tuple[str, int] | None:
     """Trace an axis of `value` back to a graph input, along input 0 of each producer.
 
-    Returns (input name, axis of the input), or None if `value` is None, a constant is reached, or a
-    node on the way is not in `_AXIS_PRESERVING_OPS` or has no input axis for it
-    (`_map_axis_to_input`).
+    Returns (input name, axis of the input). None if `value` is None, a constant is reached, or a
+    node on the way does not map each axis of input 0 to one of its output (as elementwise
+    operators, Transpose or MatMul do), or has no input axis for it.
     """
     while value is not None and not value.is_graph_input():
         node = ir.producer(value)

@@ -124,7 +124,7 @@ class Affine:
         signed: bool = True,
         rounding: Rounding = Rounding.HALF_UP,
     ) -> None:
-        """Check the parameters and store them as read-only arrays; the class describes each.
+        """Check the quantization parameters and store them as read-only arrays.
 
         Scales become float64, zero points int64, broadcast to the shape of the scales. Raises
         ValueError if `bits` is not 1 to 64, if the rank of `scale` does not match `granularity` (0

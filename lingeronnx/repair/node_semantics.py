@@ -337,8 +337,9 @@ def always_passes_integers(node: NodeView) -> bool:
 def passes_integers_on_demand(node: NodeView) -> bool:
     """Whether `node` passes integers on only if a consumer needs them, and otherwise runs in float.
 
-    These are operators of `ON_DEMAND_OPS` of the standard or a quantized domain; a Gather of a
-    quantized table does not count.
+    These are operators of the standard or a quantized domain that combine, repeat or select
+    elements, such as Concat, Where, Gather and Resize; a Gather of a quantized table does not
+    count.
     """
     return (
         _is_integer_transparent(node)

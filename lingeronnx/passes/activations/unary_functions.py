@@ -409,7 +409,10 @@ _KNOWN_FUNCTION_RULE = _FusionRule(
 
 
 def _evaluate_on_grid(nodes: Sequence[ir.Node], source: ir.Value) -> np.ndarray:
-    """Return the output of the last of `nodes`, in graph order, for `source` = `_SAMPLE_POINTS`."""
+    """Return the output of the last of `nodes`, in graph order, for `source` from -8 to 8.
+
+    These are 257 evenly spaced numbers. Constant inputs must be scalars.
+    """
     values = {id(source): _SAMPLE_POINTS}
     for node in nodes:
         operands = []
@@ -537,9 +540,9 @@ def _identify_function(model: ir.Model, function: ir.Function) -> str:
 
 
 def _match_known_values(values: np.ndarray, names: Iterable[str]) -> str:
-    """Return the first of `names` (keys of `_KNOWN_FUNCTIONS`) whose function has `values`.
+    """Return the first of `names`, known activations, whose function has `values`, or "" if none.
 
-    `values` are at `_SAMPLE_POINTS`, and all must agree within 1e-6; "" if no function does.
+    `values` are at 257 evenly spaced points from -8 to 8, and all must agree within 1e-6.
     """
     for name in names:
         op_type, attributes = _KNOWN_FUNCTIONS[name]
