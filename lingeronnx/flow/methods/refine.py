@@ -60,23 +60,23 @@ _LIVE_TENSORS = 4  # tensors that a step needs, or that are stored for a later o
 
 @dataclass(frozen=True)
 class RefinementOptions:
-    """Methods in addition to rounding the model's own weights with error compensation.
+    """Methods of refining weights, in addition to rounding them with error compensation.
 
     Attributes
     ----------
     match_float_outputs
-        Fit the weights to the float model's outputs before rounding (`ridge_regression`).
+        Fit the weights to the float model's outputs, by ridge regression, before rounding.
     compensate_summands
         A layer whose output is only added to another tensor also compensates that tensor's error.
     coordinate_descent
         Coordinate descent after the rounding.
     block_reconstruction
-        Coordinate descent by the error after the next layer (`block_reconstruction`).
+        Coordinate descent by the error after the next layer.
     match_relu_means
-        Biases match the means after a Relu instead of before it (`float_targets`).
+        Biases match the means after a Relu instead of before it.
     outputs
-        Errors of low-bit weights are weighted by gradients of the model's outputs
-        (`output_gradients`), and rounding uses a wider beam.
+        Errors of low-bit weights are weighted by gradients of the model's outputs, and rounding
+        uses a wider beam.
     max_rows
         Maximum number of receptive fields for the second moments of a layer's inputs.
     """
@@ -98,11 +98,11 @@ class RefinementOptions:
         return cls(True, True, True)
 
     def for_weight(self, qparams: Affine) -> RefinementOptions:
-        """Return the options for a weight with `qparams`, by its bits.
+        """Return the options for a weight with parameters `qparams`, by its bits.
 
-        Above `_LOW_BITS` bits the options are these without the gradients of the outputs. Up to
-        that they are those of `all`, with this choice of `match_relu_means`, block reconstruction
-        and gradients; with gradients they use no block reconstruction.
+        Above 4 bits the options are these without the gradients of the outputs. Up to that all
+        methods within a layer are used, with this choice of `match_relu_means`, block
+        reconstruction and gradients; with gradients they use no block reconstruction.
         """
         if qparams.bits > _LOW_BITS:
             return replace(self, outputs=False)
@@ -123,9 +123,9 @@ class RefinementOptions:
         sums = _find_residual_sums(partition, layers)
 
         def effective_options(options: RefinementOptions, name: str) -> RefinementOptions:
-            """Return the options that apply to the layer `name`, given the bits of its weight.
+            """Return the `options` that apply to the layer `name`, by the bits of its weight.
 
-            Compensation of summands counts only if the layer has a summand.
+            Compensation of summands counts only if the layer's output is added to another tensor.
             """
             layer_options = options.for_weight(plan.tensors[ir.input_name(layers[name], 1)])
             compensates = layer_options.compensate_summands and name in sums
@@ -137,10 +137,10 @@ class RefinementOptions:
 
 
 def walk_bytes_per_sample(model: ir.Model) -> int:
-    """Estimate the memory of a walk through `model` in bytes per sample.
+    """Return an estimate of the memory to run `model` in integers step by step, bytes per sample.
 
-    Counts the inputs in float32 twice, as given and concatenated, and the largest tensor
-    `_LIVE_TENSORS` times with 8 bits.
+    It counts the inputs in float32 twice, as given and concatenated, and the largest tensor four
+    times with 8 bits.
     """
     input_elements = sum(_elements_per_sample(value) for value in model.graph.inputs)
     tensor_elements = [_elements_per_sample(value) for value in ir.iter_values(model)]
@@ -148,7 +148,10 @@ def walk_bytes_per_sample(model: ir.Model) -> int:
 
 
 def _elements_per_sample(value: ir.Value) -> int:
-    """Return the number of elements of one sample (axis 0 aside), counting unknown sizes as 1."""
+    """Return the number of elements of one sample (axis 0 aside), counting unknown sizes as 1.
+
+    It is 1 if the rank of `value` is unknown.
+    """
     shape = ir.get_shape(value) or (0, 0)
     return math.prod(int(dim or 1) for dim in shape[1:])
 
@@ -163,9 +166,9 @@ def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
 
 
 def required_float_tensors(partition: Partition) -> set[str]:
-    """Return the tensors whose float values `refine_layers` may need.
+    """Return the tensors whose float values are needed to refine the layers of `partition`.
 
-    These are outputs of refinable layers, and the other summands of their sums.
+    These are outputs of Conv and Linear layers, and the tensors that such an output is added to.
     """
     layers = find_refinable_layers(partition)
     return {*layers, *_find_residual_sums(partition, layers).values()}
@@ -174,10 +177,10 @@ def required_float_tensors(partition: Partition) -> set[str]:
 def find_compensated_sums(
     partition: Partition, plan: Plan, options: RefinementOptions
 ) -> dict[str, str]:
-    """Find layers that compensate the error of the tensor that their output is added to.
+    """Return {output of a layer: tensor that it is added to} of layers that compensate its error.
 
-    Returns {output of the layer: other summand}, of the layers with the option
-    `compensate_summands`.
+    These are layers whose output is read only by an Add with an integer tensor of the same shape,
+    and whose options, by the bits of the weight in `plan`, have `compensate_summands`.
     """
     layers = find_refinable_layers(partition)
     sums = {}
@@ -189,9 +192,9 @@ def find_compensated_sums(
 
 
 def _find_residual_sums(partition: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
-    """Find layers whose output is read only by an Add, with an activation of the same shape.
+    """Return {output of a layer: other summand} of `layers` whose output is read only by an Add.
 
-    Returns {output of the layer: other summand}; both must become integers.
+    The other summand must have the same shape, and both must become integers.
     """
     summands = {}
     activations = set(partition.activations)
@@ -221,8 +224,9 @@ def refine_layers(
 ) -> None:
     """Refine weights and biases of the float graph of `partition` in place.
 
-    The new weights are on the plan's grid. A weight that several nodes share is not changed, only
-    their biases.
+    Layer by layer, with the integers that reach it, the weight is rounded again such that the
+    output changes least, and the bias corrected by the mean error of the output. The new weights
+    are multiples of 1 / scale. A weight that several nodes share is not changed, only their biases.
 
     Parameters
     ----------
@@ -323,10 +327,11 @@ def _collect_targets(
     feeds: Sequence[Mapping[str, np.ndarray]],
     budget: int,
 ) -> dict[str, LayerTarget]:
-    """Collect the float outputs of all layers, and the summands that some of them compensate.
+    """Return the float outputs of all `layers`, and of the summands that some of them compensate.
 
-    `sums` maps a layer to the other summand of its sum. Values (not only sums) are kept for these
-    and for layers whose options match the float outputs or use block reconstruction.
+    `sums` maps a layer to the tensor that its output is added to. Values (not only sums) are kept
+    for these and for layers whose options match the float outputs or use block reconstruction. Keys
+    are tensor names.
     """
     tensors = dict(layers)
     for name, summand in sums.items():
@@ -352,10 +357,10 @@ def _collect_targets(
 
 
 def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-    """Return the correction of a bias for a mean error, as accumulator steps and as float.
+    """Return the correction of a bias for a mean `error`, as accumulator steps and as float.
 
     `error` is float64 [channels] in float units; steps are rounded half up, int64. Both are to be
-    subtracted from the bias.
+    subtracted from the bias of `node`.
     """
     input_scale = plan.tensors[ir.input_name(node)].scale
     accumulator_scale = input_scale * plan.tensors[ir.input_name(node, 1)].sums.scales
@@ -364,7 +369,10 @@ def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarra
 
 
 def _dequantize_weight(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
-    """Return the real values of a layer's integer `weight`, float32 in its constant's shape."""
+    """Return the real values of a layer's integer `weight`, float32 in its constant's shape.
+
+    The scales are those of the weight of `node` in `plan`.
+    """
     original = ir.const_value(node.inputs[1])
     assert original is not None
     scales = plan.tensors[ir.input_name(node, 1)].broadcast(original.shape)
@@ -383,7 +391,7 @@ def _refine_weight(
     options: RefinementOptions,
     output_moments: OutputMoments | None,
 ) -> np.ndarray | None:
-    """Round the weight of a layer so that its output error is small.
+    """Return the integers of a layer's weight, rounded so that its output error is small.
 
     Parameters
     ----------
@@ -405,8 +413,8 @@ def _refine_weight(
     Returns
     -------
     numpy.ndarray or None
-        Integers in shape and type of the kernel's weight, [O, I/group, ...]. None if they equal the
-        kernel's weight, or an output has more than MAX_FAN_IN inputs.
+        Integers in shape and type of the kernel's weight, [O, I/group, ...]. None if they equal
+        the kernel's weight, or an output has more than MAX_FAN_IN inputs.
     """
     constant = ir.const_value(node.inputs[1])
     assert constant is not None
@@ -455,10 +463,10 @@ def _refine_weight(
 def _beam_width(
     qparams: Affine, options: RefinementOptions, output_moments: OutputMoments | None
 ) -> int:
-    """Return the number of roundings of a row that are tracked.
+    """Return the number of roundings of a row that are tracked while a weight is rounded.
 
-    1 for weights of more than `_LOW_BITS` bits and without coordinate descent; more with output
-    moments than without.
+    1 for weights of more than 4 bits and without coordinate descent; more with output moments than
+    without.
     """
     if qparams.bits > _LOW_BITS or not options.coordinate_descent:
         return 1
@@ -466,7 +474,10 @@ def _beam_width(
 
 
 def _sample_target_positions(layer_target: LayerTarget) -> np.ndarray:
-    """Return a fixed sample of at most `MAX_SAMPLED_ROWS` compared positions, ascending."""
+    """Return a fixed sample of at most `MAX_SAMPLED_ROWS` indices of compared positions, ascending.
+
+    They index the positions of `layer_target`.
+    """
     count = len(layer_target.index)
     return np.sort(np.random.default_rng(0).permutation(count)[:MAX_SAMPLED_ROWS])
 
@@ -515,14 +526,14 @@ def _fit_to_float_outputs(
 
 @dataclass(frozen=True)
 class _RoundingSearch:
-    """Rounding of weights by the moments of their inputs.
+    """Rounding of the weights of a layer by the second moments of their inputs.
 
     Attributes
     ----------
     counts
         Exact weights [G, O, K] in integer counts.
     input_moments
-        [G, K, K].
+        Second moments of the inputs, [G, K, K].
     samples
         Number of inputs that the moments are the mean of.
     low, high
@@ -570,9 +581,9 @@ class _RoundingSearch:
         return np.where(is_worse[:, None, None], original, rounded)
 
     def reduce_block_error(self, integers: np.ndarray, metric: np.ndarray) -> np.ndarray:
-        """Return `integers` [G, O, K] moved to a smaller error under a `metric` [G * O, G * O].
+        """Return `integers` [G, O, K] moved to a smaller error after the next layer.
 
-        The metric weights the errors of the outputs, see `minimize_block_error`. `integers` is not
+        `metric` [G * O, G * O] weights products of the errors of two outputs. `integers` is not
         changed.
         """
         return minimize_block_error(
@@ -588,7 +599,10 @@ class _RoundingSearch:
 
 
 def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
-    """Return how many accumulator counts an integer of each weight [O, I] stands for."""
+    """Return how many accumulator counts an integer of each weight [O, I] stands for.
+
+    With scales per group of weights, that is the integer factor of its group.
+    """
     return qparams.spread(qparams.factors[1].astype(np.float64), weight.shape)
 
 

@@ -30,7 +30,9 @@ def fit_weights_to_outputs(
     threshold: np.ndarray | float,
     first: np.ndarray,
 ) -> np.ndarray:
-    """Fit weights [O, K] to the float outputs of a layer.
+    """Return weights [O, K] fitted to the float outputs of a layer by ridge regression.
+
+    The ridge is chosen on the half of the samples that it was not fitted to.
 
     Parameters
     ----------
@@ -49,8 +51,8 @@ def fit_weights_to_outputs(
     Returns
     -------
     numpy.ndarray
-        Fitted weights [O, K], float64, or `weight` itself if no fit is below `_MIN_IMPROVEMENT`
-        times the error, a half has fewer than 2 K rows, or all inputs are 0.
+        Fitted weights [O, K], float64, or `weight` itself if no fit is below 0.98 times the error,
+        a half has fewer than 2 K rows, or all inputs are 0.
     """
     first_count = first.sum()
     if min(first_count, len(first) - first_count) < 2 * weight.shape[1] or not rows.any():
@@ -92,7 +94,7 @@ class _RegressionSums:
 
     @classmethod
     def from_rows(cls, x: np.ndarray, residual: np.ndarray) -> _RegressionSums:
-        """Compute the sums over inputs [n, K] and residuals [n, O]."""
+        """Return the sums over inputs `x` [n, K] and residuals `residual` [n, O]."""
         squares = float(np.einsum("no,no->", residual, residual, dtype=np.float64))
         return cls(squares, (residual.T @ x).astype(np.float64), (x.T @ x).astype(np.float64))
 
@@ -103,7 +105,7 @@ class _RegressionSums:
         )
 
     def squared_error_after(self, step: np.ndarray) -> float:
-        """Return the sum of squared residuals after a `step` of the weights [O, K]."""
+        """Return the sum of squared residuals after a change `step` [O, K] of the weights."""
         return (
             self.squares
             - 2 * float((self.cross * step).sum())
@@ -111,9 +113,10 @@ class _RegressionSums:
         )
 
     def step(self, ridge: float) -> np.ndarray:
-        """Solve for D of the module's docstring with a ridge of `ridge` times the mean diagonal.
+        """Return the change of the weights, float64 [O, K], that minimizes residuals plus a ridge.
 
-        Returns float64 [O, K]; zeros if the inputs are constant.
+        The ridge is `ridge` times the mean diagonal of the moments. Zeros if the inputs are
+        constant.
         """
         size = len(self.moments)
         mean_diagonal = np.trace(self.moments) / size
