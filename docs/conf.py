@@ -1,6 +1,6 @@
 """The settings of the documentation site.
 
-`make docs` builds it, in English and in Chinese (CONTRIBUTING.md).
+`make docs` builds it, in English and in Chinese (CONTRIBUTING.md), with redirects of moved pages.
 """
 
 import re

@@ -26,7 +26,10 @@ def main() -> None:
         result = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=True
         )
-    text = result.stdout.partition("\n  written ")[0]  # what follows has paths and a time
+    lines = result.stdout.splitlines()
+    plain = [Text.from_ansi(line).plain.strip() for line in lines]
+    end = next(n for n, line in enumerate(plain) if line.startswith("written "))
+    text = "\n".join(lines[:end])  # what follows has paths and a time
     with open(os.devnull, "w", encoding="utf-8") as null_device:
         console = Console(record=True, width=WIDTH, file=null_device)
         console.print(Text("$ lingeronnx demo", style="bold"))

@@ -62,6 +62,16 @@ def test_links_of_results_and_guides_lead_somewhere():
     check_each(check, links)
 
 
+def test_each_page_of_results_is_listed_with_a_command():
+    folder = DOCS.parent / "benchmarks" / "results"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| \[([\w-]+\.md)\].*\| (.*) \|$", text, re.MULTILINE))
+    assert sorted([*rows, "README.md"]) == sorted(page.name for page in folder.glob("*.md"))
+    scripts = re.findall(r"`(benchmarks/[\w./]+)`", " ".join(rows.values()))
+    assert len(scripts) > 20
+    assert [script for script in scripts if not (DOCS.parent / script).exists()] == []
+
+
 def test_results_that_pages_name_are_there():
     """Names such as `benchmarks/results/peers.md` in the text of a page."""
     named = set()

@@ -80,6 +80,7 @@ def test_the_picture_shows_what_the_demo_prints(tmp_path, monkeypatch):
     figures = [text for text in texts if re.search(r" (%|dB|bytes|MACs)", text)]
     assert len(figures) > 4
     assert [text for text in figures if text not in printed] == []
+    assert not [text for text in texts if text.startswith("/") or "digits_test.npz" in text]
 
 
 def test_figures_of_the_comparison_are_measured():
