@@ -21,6 +21,7 @@ class Verdict:
     planner was not reached), `offsets`: where everything starts. `past`: the sentences of
     `problems` that only say that bytes behind the planned memory are written. `warnings`: faults of
     the executor that the simulator has too, so that the integers agree and mean nothing.
+    `planned`: bytes of shared memory, not rounded up. `outputs`: names in the executor's order.
     """
 
     packs: bool
@@ -30,13 +31,15 @@ class Verdict:
     past: list = dataclasses.field(default_factory=list)
     warnings: list = dataclasses.field(default_factory=list)
     offsets: dict = dataclasses.field(default_factory=dict)
+    planned: int | None = None
+    outputs: list | None = None
 
 
 def judge(model, platform, args):
     """Return the Verdict on an integer graph `model` (a ModelProto) for `platform` with the
     packer's arguments.
     """
-    shared = None
+    shared, outputs = None, None
     try:
         settings = arguments.parse(platform, args)
         format_checks.names(model)
@@ -49,15 +52,24 @@ def judge(model, platform, args):
         infer(graph)
         format_checks.scales(graph)
         prepare(graph, settings)
+        outputs = graph.outputs
         memory = plan(graph, settings)
         shared = memory.shared
         fit(memory, settings)
     except Refused as error:
-        return Verdict(False, False, [str(error)], shared and up(shared, 64))
+        return Verdict(False, False, [str(error)], shared and up(shared, 64), planned=shared)
     found = faults(model, graph, memory, settings)
     past = [text for text in found if text.endswith("past the planned memory")]
     return Verdict(
-        True, not found, found, up(shared, 64), past, meaningless(graph, platform), memory.offsets
+        True,
+        not found,
+        found,
+        up(shared, 64),
+        past,
+        meaningless(graph, platform),
+        memory.offsets,
+        shared,
+        outputs,
     )
 
 
