@@ -2,11 +2,11 @@
 
 python tests/golden/choose_packer.py FOLDER [NAME ..]
 
-FOLDER/NAME holds index.json of NAME: packer, executor, four_bits.
+FOLDER/NAME holds index.json of NAME: packer, executor, four_bits, executor_2.
 
 Of every topic and platform of `packer` each seventh small graph is taken, with all its rows: both
 sides of most limits. Of `executor` all are taken but whole models, of `four_bits` each third small
-graph, no trained nets.
+graph, no trained nets, of `executor_2` each third small graph of a topic, chip and outcome, without integers.
 """
 
 import json
@@ -19,7 +19,10 @@ SETS = {
     "packer": (("", "more"), 5000, 7, ()),
     "executor": (("",), 80000, 1, ("whole_models",)),
     "four_bits": (("",), 6000, 3, ("w4_nets",)),
+    "executor_2": (("", "more"), 7000, 3, ("w4_nets", "whole_models")),
 }
+#: Sets of which only the graphs are copied, with both outcomes of each topic.
+WITHOUT_INTEGERS = ("executor_2",)
 KEPT = (
     "id",
     "topic",
@@ -38,7 +41,8 @@ KEPT = (
     "npz",
     "npz_keys",
 )
-MORE = ("package_bytes", "package_bytes_8")  # of the sets that have them
+#: Columns of some sets only.
+MORE = ("package_bytes", "package_bytes_8", "outputs_as_packed", "shared_as_planned")
 
 
 def choose(source: Path, target: Path) -> int:
@@ -52,9 +56,11 @@ def choose(source: Path, target: Path) -> int:
                 row["npz"] and str(Path(folder, row["npz"])),
             )
             if (source / row["file"]).stat().st_size <= limit and row["topic"] not in left_out:
-                groups.setdefault((row["topic"], row["platform"]), {}).setdefault(
-                    row["file"], []
-                ).append(row)
+                group = (row["topic"], row["platform"])
+                if source.name in WITHOUT_INTEGERS:
+                    row["npz"] = None
+                    group = (*group, row["packs"], row["equal_to_simulator"])
+                groups.setdefault(group, {}).setdefault(row["file"], []).append(row)
     rows, files = [], set()
     for graphs in groups.values():
         for name in sorted(graphs)[::step]:

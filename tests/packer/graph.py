@@ -70,13 +70,14 @@ class Node:
 @dataclasses.dataclass
 class Graph:
     """Nodes in file order until `order_nodes`, tensors by name, names of the graph's inputs and
-    outputs.
+    outputs; `notes`: what packs and comes out wrong.
     """
 
     nodes: list
     tensors: dict
     inputs: list
     outputs: list
+    notes: list = dataclasses.field(default_factory=list)
 
     def readers(self, name):
         return [node for node in self.nodes if name in node.inputs]

@@ -164,6 +164,8 @@ class Limits:
         self.need(
             node, weight.shape[1] * node.attrs["group"] == x.shape[1], "channels and weight differ"
         )
+        deep = 1 < node.attrs["group"] == weight.shape[0]
+        self.need(node, not (deep and self.platform == "venus"), "depthwise")
         if self.platform == "venusA":
             self.need(
                 node, self.place(x.name) == "share-mem", "its input must lie in shared memory"

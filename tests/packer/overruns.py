@@ -32,7 +32,7 @@ class OutOfAreaWrites:
         """Return the Writes of node `index`."""
         node = self.graph.nodes[index]
         rule = getattr(self, f"_{node.op}", None)
-        if rule is None or self.area is None:
+        if rule is None:
             return []
         tensors = (self.graph.tensors[name] for name in (node.inputs[0], node.outputs[0]))
         return list(rule(node, index, *tensors))
@@ -91,7 +91,8 @@ class OutOfAreaWrites:
         write = self.scratch(0, rows * (max(columns, outputs) + outputs))
         start = self.memory.offsets.get(x.name, 0)
         first = math.ceil(rows / row_parts(rows, columns)) * columns
-        if min(write.stop, start + x.elements) <= start + first:
+        kept = x.name in self.graph.outputs or self.memory.items[x.name].last > index
+        if not kept and min(write.stop, start + x.elements) <= start + first:
             write.spared = (x.name,)
         yield write
 
@@ -113,6 +114,25 @@ class OutOfAreaWrites:
             write.spared = (y.name,)
         yield write
 
+    def _iqMul(self, node, index, x, y):
+        """A factor for each channel: the product starts as many bytes into the area as there are
+        channels; a map of 1x1 has no area, and its output stands for it.
+        """
+        factor = node.inputs[1]
+        if len(x.shape) != 4 or self.graph.tensors[factor].shape[2:] != (1, 1):
+            return
+        channels = x.shape[1]
+        if math.prod(x.shape[2:]) > 1:
+            yield self.scratch(channels, channels + x.elements, factor)
+        else:
+            start = self.memory.offsets[y.name]
+            yield OutOfAreaWrite(
+                self.memory.items[y.name].place,
+                start + channels,
+                start + 2 * channels,
+                (y.name, factor),
+            )
+
     def _GluInt(self, node, index, x, y):
         yield self.scratch(0, 7 * x.elements)
 
@@ -124,7 +144,8 @@ class OutOfAreaWrites:
         part (softmax_ax1_r2), an input that nobody reads later.
         """
         if self.platform == "venusA":
-            read = (x.name,) if self.memory.items[x.name].last == index else ()
+            kept = x.name in self.graph.outputs or self.memory.items[x.name].last > index
+            read = () if kept else (x.name,)
             yield self.scratch(16 * x.elements, 22 * x.elements, y.name, *read)
 
 

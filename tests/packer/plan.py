@@ -152,14 +152,18 @@ def by_size(items, count):
 
 
 def by_breadth(items, count):
-    """Node by node, most living bytes first; the node's tensors largest first."""
+    """Place by place: node by node, most living bytes of that place first; the node's tensors
+    largest first.
+    """
     where, blocks, items = {}, {}, rooted(items)
-    alive = [[i for i in items if i.first <= index <= i.last] for index in range(count)]
-    for index in sorted(range(count), key=lambda n: -sum(i.size for i in alive[n])):
-        for item in sorted((i for i in alive[index] if i.name not in where), key=lambda i: -i.size):
-            where[item.name] = blocks.setdefault(item.place, Blocks()).best_fit(
-                item, item.first, item.last
-            )
+    for place in {item.place for item in items}:
+        here = [item for item in items if item.place == place]
+        area = blocks.setdefault(place, Blocks())
+        alive = [[i for i in here if i.first <= index <= i.last] for index in range(count)]
+        for index in sorted(range(count), key=lambda n: -sum(i.size for i in alive[n])):
+            left = [i for i in alive[index] if i.name not in where]
+            for item in sorted(left, key=lambda i: -i.size):
+                where[item.name] = area.best_fit(item, item.first, item.last)
     return where, blocks
 
 

@@ -22,6 +22,9 @@ TAKE_IN = (
 def prepare(graph, settings):
     """Change `graph` in place into the form that is planned."""
     fold_quants(graph)
+    for name in graph.outputs:
+        if name in graph.inputs:
+            raise Refused(f"graph input '{name}' is a graph output")
     if not graph.nodes:
         raise Refused("no node is left without Quant and Dequant")
     live(graph)
@@ -47,8 +50,10 @@ def prepare(graph, settings):
 def fold_quants(graph):
     """Take out each Quant on a graph input (also behind moves) and each Dequant of a graph output.
 
-    The packer ends where a node would then read the input in two operands.
+    The packer ends where a node would then read the input in two operands. Outputs of Dequants
+    stand behind all others in its list.
     """
+    names, given = list(graph.outputs), {}
     for node in list(graph.nodes):
         if node.op == "Quant":
             source = node.inputs[0]
@@ -71,10 +76,9 @@ def fold_quants(graph):
             and not graph.readers(node.outputs[0])
         ):
             graph.nodes.remove(node)
-            graph.outputs = [
-                node.inputs[0] if name == node.outputs[0] else name for name in graph.outputs
-            ]
-    graph.outputs = list(dict.fromkeys(graph.outputs))
+            graph.outputs.remove(node.outputs[0])
+            given[node.outputs[0]] = node.inputs[0]
+    graph.outputs += [given[name] for name in names if name in given]
 
 
 def fuse_activations(graph):
@@ -120,11 +124,9 @@ def simplify_moves(graph):
                 node.op, node.inputs = "Reshape", [node.inputs[0], name]
     for node in list(graph.nodes):
         readers = graph.readers(node.outputs[0])
-        if (
-            node.op == "Reshape"
-            and [r.op for r in readers] == ["Reshape"]
-            and node.outputs[0] not in graph.outputs
-        ):
+        if node.op == "Reshape" and [r.op for r in readers] == ["Reshape"]:
+            if node.outputs[0] in graph.outputs:
+                raise Refused(f"graph output '{node.outputs[0]}' is merged into a second Reshape")
             target = np.array(graph.tensors[readers[0].outputs[0]].shape)
             graph.tensors[readers[0].inputs[1]] = Tensor(
                 readers[0].inputs[1], target.shape, 8, None, target
@@ -145,14 +147,17 @@ def _computed(graph, name, late=False):
 
 def split_groups(graph):
     """A group count of neither 1 nor the outputs: Split, one convolution each, iqCat."""
-    nodes = []
+    nodes, taken = [], set()
+    for node in graph.nodes:
+        taken |= {*node.inputs, *node.outputs}
     for node in graph.nodes:
         group = node.get("group", 1)
-        weight = graph.tensors[node.inputs[1]] if node.op == "Conv2dInt" else None
+        weight = graph.tensors[node.inputs[1]] if node.op in ("Conv1dInt", "Conv2dInt") else None
         if weight is None or group in (1, weight.shape[0]):
             nodes.append(node)
             continue
         channels, outputs = weight.shape[1], weight.shape[0] // group
+        taken_names(graph, node, group, taken)
         parts = [_computed(graph, f"{node.name} split {i}") for i in range(group)]
         nodes.append(
             Node(
@@ -173,7 +178,7 @@ def split_groups(graph):
             results.append(_computed(graph, f"{node.name} group {i}"))
             nodes.append(
                 Node(
-                    "Conv2dInt",
+                    node.op,
                     results[-1],
                     [part, *constants],
                     [results[-1]],
@@ -182,6 +187,25 @@ def split_groups(graph):
             )
         nodes.append(_join(node, results, 1))
     graph.nodes = nodes
+
+
+def taken_names(graph, node, group, taken):
+    """The names of a split: those of the input's parts must be free; a tensor that bears one of a
+    constant's part is used in its place.
+    """
+    source, *constants = node.inputs
+    parts = {f"{source}_{i}" for i in range(group)}
+    if parts & taken:
+        raise Refused(f"{node.op} {node.name}: {min(parts & taken)} exists already")
+    taken |= parts
+    for name in constants:
+        rows, *others = graph.tensors[name].shape
+        for part in (f"{name}_{i}" for i in range(group)):
+            if part not in graph.tensors:
+                continue
+            if graph.tensors[part].shape != (rows // group, *others):
+                raise Refused(f"{node.op} {node.name}: {part} exists, of another shape")
+            graph.notes.append(f"{node.op} {node.name}: {part} is taken for a part of {name}")
 
 
 def _join(node, parts, axis):

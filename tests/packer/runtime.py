@@ -20,6 +20,7 @@ WEIGHTS = 297216
 def faults(model, graph, memory, settings):
     """Return sentences on everything that would not run or come out wrong."""
     return [
+        *graph.notes,
         *form_faults(model, graph, memory, settings),
         *shared_constants(graph, settings),
         *int4.faults(graph, settings),
@@ -155,6 +156,44 @@ class Faults:
             yield f"{weights} bytes of weights outside shared memory, above {WEIGHTS}"
         yield from self.bias(node)
 
+        if self.platform == "venusA" and node.get("group", 1) > 1 and self.far(y.name):
+            yield from self.deep_far(node, x, y)
+        if self.platform != "venus":
+            yield from self.rows_left(node, x, y)
+
+    def rows_left(self, node, x, y):
+        """Rows below the last window, where the map is computed in strips of rows. Depthwise ones
+        were not measured.
+        """
+        c, h, w = x.shape[1:]
+        (sh, sw), kh = node.attrs["strides"], node.attrs["kernel_shape"][0]
+        top, _, low, _ = node.attrs["pads"]
+        high = (kh - 1) * node.get("dilations", [1])[0] + 1
+        while low and (h + top + low - high) % sh:
+            low -= 1
+        left = (h + top + low - high) % sh
+        deep = node.get("group", 1) > 1
+        if self.platform == "arcs":
+            cut = up(c, 8) * up(w, 4 * sw) * h > 16384
+        else:
+            fits = (32768 if deep else BIG) // (up(c, 8) * up(w, 8 * sw))
+            cut = y.shape[2] > (fits - high + sh) // sh
+        if cut and left:
+            yield f"{left} rows are left over at the bottom of a map that is cut by rows"
+
+    def deep_far(self, node, x, y):
+        """A depthwise output outside shared memory is right where the map is really cut by rows."""
+        c, h, w = x.shape[1:]
+        (sh, sw), kh, top = (
+            node.attrs["strides"],
+            node.attrs["kernel_shape"][0],
+            node.attrs["pads"][0],
+        )
+        fits = 32768 // (up(c, 4) * up(w, 8 * sw))
+        rows = max(1, (fits - kh - top + sh) // sh)
+        if not (h >= fits and y.shape[2] > rows):
+            yield "a depthwise output outside shared memory, and the map is not cut by rows"
+
     def bias(self, node):
         if len(node.inputs) > 2 and self.graph.tensors[node.inputs[2]].bytes != 4:
             yield "its bias is not int32"
@@ -190,7 +229,8 @@ class Faults:
         yield from self.bias(node)
 
     def _LSTMInt(self, node, x, y):
-        if node.attrs["batch_first"] and x.shape[1] != x.shape[2]:
+        square = x.shape[1] == x.shape[2]
+        if node.attrs["batch_first"] and not square:
             yield (
                 f"batch_first with {x.shape[1]} steps of {x.shape[2]} features: it reads the "
                 "wrong axis"
@@ -198,10 +238,9 @@ class Faults:
         prefetch = self.settings.prefetch and self.settings.params != "share-mem"
         if self.platform != "venus" and prefetch:
             yield "prefetch is on (--dma_prefetch False)"
-        if self.platform == "venus" and not self.far(y.name) and self.graph.readers(y.name):
-            yield "its output lies in shared memory"
-        if self.platform == "venus" and node.attrs["hidden_size"] % 2:
-            yield f"an odd count of units, {node.attrs['hidden_size']}"
+        hidden, wide = node.attrs["hidden_size"], self.graph.tensors[node.inputs[1]].shape[1]
+        if self.platform == "venus" and prefetch and (hidden * wide % 4 or hidden * hidden % 4):
+            yield "its prefetched constants have gaps, which it does not leave out"
 
     # ---- pools -------------------------------------------------------------------------------------------------------
 
@@ -253,6 +292,25 @@ class Faults:
             yield f"whole map of {h}x{w}, no power of 2 and above 4 times {c} channels"
         if node.attrs["scale_o"] != node.attrs["scale_x"]:
             yield "a change of scale"
+        if self.platform == "venus" and self.parts_wrong(c, h, w, node.attrs["strides"][1]):
+            yield f"packer and executor part {c} channels differently"
+        stride = node.attrs["strides"][1]
+        wide = up(w, 2 ** (3 + stride // 2))
+        if (
+            self.platform == "arcs"
+            and stride > 4
+            and 16384 < up(c, 8) * wide * kernel[0] & 0xFFFFFFFF < 2**31
+        ):
+            yield f"{wide} columns to its executor, by the stride"  # two rows of 46 columns
+
+    def parts_wrong(self, c, h, w, sw):
+        """venus parts the channels of a large map by eights: packer and executor count its bytes
+        in two ways, the executor in an int of 32 bits.
+        """
+        planned = up(c, 8) * h * up(w, 8 * sw) > BIG
+        counted = up(c, 8) * h * up(w, 2 ** (3 + sw // 2)) & 0xFFFFFFFF
+        executed = BIG < counted < 2**31
+        return c % 8 > 0 if executed else planned and c > 8
 
     # ---- elementwise -------------------------------------------------------------------------------------------------
 
@@ -305,6 +363,8 @@ class Faults:
             yield "equal on venus only"
         if len(self.graph.readers(y.name)) > 1:
             yield "several readers of a padded tensor"
+        if self.platform == "venus" and y.elements > BIG:
+            yield f"an output of {y.elements} bytes, above {BIG}"
 
     def _iqSigmoid(self, node, x, y):
         if (self.platform, x.bytes) not in (("venus", 2), ("arcs", 1)):

@@ -65,11 +65,11 @@ class WorkAreas:
         kh = node.attrs["kernel_shape"][0]
         dilated = (kh - 1) * node.get("dilations", [1])[0] + 1
         row = up(c, 8) * up(w, 8 * sw)
-        if row * h <= SMALL:
+        most = 32768 if deep else SMALL
+        if row * h <= most:
             return y.size
-        most = SMALL
         if deep:
-            most, row, dilated = 32768, up(c, 4) * up(w, 8 * sw), kh
+            row, dilated = up(c, 4) * up(w, 8 * sw), kh
         rows = max((most // row - dilated + sh) // sh, 1)
         count = math.ceil(y.shape[2] / rows)
         return y.shape[1] * max(rows, y.shape[2] - (count - 1) * rows) * y.shape[3]

@@ -56,10 +56,16 @@ class ConvPackerLimits(ConvLimits):
     max_depthwise_weight_bytes: int | None  # kernel area times channels rounded up to 8
     supports_depthwise_multiplier: bool
     supports_groups_1d: bool  # whether a 1-D convolution with several groups packs
+    supports_depthwise_1d: bool  # whether it packs with as many groups as outputs
     hoists_padding: bool  # whether maps smaller than the kernel are padded in a separate node
     # Largest correct input: channels rounded up to 8, width to 8 times the stride.
     max_input_bytes: int | None
     max_input_output_bytes: int | None  # input and output together
+    # Maps above this are computed in tiles of rows, which must leave no row over (None: they may):
+    # channels rounded up to 8, the width to `second_width_align` strides. `row_tile_windows`: what
+    # counts are the rows that the windows of all outputs read, from the first one on.
+    row_tile_bytes: int | None
+    row_tile_windows: bool
     max_depthwise_input_output_bytes: int  # input and output together
     depthwise_output_align: int  # stored depthwise weights: outputs are rounded up to a multiple
     depthwise_kernel_row_align: int  # stored depthwise weights: so is the kernel height
@@ -87,6 +93,10 @@ class PoolPackerLimits(PoolLimits):
     average_pool_line_buffer_bytes: int | None  # average pooling: more packs, but is wrong
     max_average_input_bytes: int | None  # complete input map of an average pool
     max_odd_kernel_input_bytes: int | None  # complete input map of a kernel with an odd side
+    # An average pool over more is computed in parts of channels; None: any parts are correct.
+    channel_split_bytes: int | None
+    # What the executor counts for the rows under an average pool's window; None: it does not.
+    executor_line_buffer_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -226,7 +236,6 @@ class PackerProfile:
     # Whether a rank-2 LayerNormInt is correct; it always computes two rows.
     supports_2d_layer_norm: bool = False
     lstm_batch_first: bool = False  # value of batch_first for which LSTMInt is correct
-    needs_even_lstm_units: bool = False  # whether LSTMInt is correct for even hidden sizes only
     # Whether the input and output, or the weight, of a ConvTranspose2dInt must be in shared memory.
     conv_transpose_needs_shared_io: bool = False
     conv_transpose_needs_shared_weight: bool = False
@@ -302,9 +311,12 @@ VENUS = PackerProfile(
         supports_depthwise_multiplier=False,
         max_kernel_1d=5,
         supports_groups_1d=True,
+        supports_depthwise_1d=False,
         hoists_padding=True,
         max_input_bytes=262144,
         max_input_output_bytes=507904,
+        row_tile_bytes=None,
+        row_tile_windows=False,
         max_depthwise_input_output_bytes=512 * 1024 - 1,
         depthwise_output_align=16,
         depthwise_kernel_row_align=1,
@@ -322,6 +334,8 @@ VENUS = PackerProfile(
         average_pool_line_buffer_bytes=65536,
         max_average_input_bytes=None,
         max_odd_kernel_input_bytes=None,
+        channel_split_bytes=65536,
+        executor_line_buffer_bytes=None,
         max_average_area=127,
         max_global_area_per_channel=None,
     ),
@@ -343,7 +357,6 @@ VENUS = PackerProfile(
     layer_norm_writes_past_bias=False,
     supports_2d_layer_norm=True,
     lstm_batch_first=True,
-    needs_even_lstm_units=True,
     conv_transpose_needs_shared_io=True,
     conv_transpose_needs_shared_weight=True,
     reserves_workspace_name=False,
@@ -385,9 +398,12 @@ ARCS = PackerProfile(
         supports_depthwise_multiplier=True,
         max_kernel_1d=12,
         supports_groups_1d=False,
+        supports_depthwise_1d=False,
         hoists_padding=False,
         max_input_bytes=None,
         max_input_output_bytes=None,
+        row_tile_bytes=16384,
+        row_tile_windows=False,
         max_depthwise_input_output_bytes=384 * 1024,
         depthwise_output_align=8,
         depthwise_kernel_row_align=1,
@@ -405,6 +421,8 @@ ARCS = PackerProfile(
         average_pool_line_buffer_bytes=None,
         max_average_input_bytes=None,
         max_odd_kernel_input_bytes=65536,
+        channel_split_bytes=None,
+        executor_line_buffer_bytes=16384,
         max_average_area=600,
         max_global_area_per_channel=4,
     ),
@@ -448,9 +466,12 @@ VENUSA = PackerProfile(
         supports_depthwise_multiplier=True,
         max_kernel_1d=12,
         supports_groups_1d=True,
+        supports_depthwise_1d=True,
         hoists_padding=False,
         max_input_bytes=None,
         max_input_output_bytes=None,
+        row_tile_bytes=65536,
+        row_tile_windows=True,
         max_depthwise_input_output_bytes=384 * 1024,
         depthwise_output_align=8,
         depthwise_kernel_row_align=2,
@@ -468,6 +489,8 @@ VENUSA = PackerProfile(
         average_pool_line_buffer_bytes=None,
         max_average_input_bytes=65536,
         max_odd_kernel_input_bytes=None,
+        channel_split_bytes=None,
+        executor_line_buffer_bytes=None,
         max_average_area=600,
         max_global_area_per_channel=4,
     ),

@@ -16,7 +16,6 @@ from ....formats import (
     DEQUANT,
     LAYER_NORM,
     LINEAR,
-    LSTM,
     MUL,
     QUANT,
     SUB,
@@ -199,8 +198,7 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
     """Yield the findings of level "right" on one step that do not depend on memory placement.
 
     Checked are operator support, input bits of table lookups, o_bits of LinearInt, shapes and
-    weight of LayerNormInt, an odd hidden size of LSTMInt, batches of convolutions, and the output
-    scale.
+    weight of LayerNormInt, batches of convolutions, and the output scale.
     """
     node = plan.get_placed_step(step)
     profile = get_packer_profile(plan.target)
@@ -221,13 +219,6 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
         )
     if step.op == LAYER_NORM.name:
         yield from _check_layer_norm(plan, step)
-    if step.op == LSTM.name and profile.needs_even_lstm_units and int(step.get("hidden_size")) % 2:
-        yield make_wrong_result_finding(
-            step,
-            "the hidden size of an LSTMInt must be even",
-            step.get("hidden_size"),
-            "add a unit with zero weights",
-        )
     if step.op in (CONV2D.name, CONV1D.name) and node.x.shape[0] > 1 and not profile.supports_batch:
         yield make_wrong_result_finding(
             step, "the batch size must be 1", node.x.shape[0], "write the graph for one sample"

@@ -22,6 +22,7 @@ from ....formats import (
     CONV2D,
     CONV_TRANSPOSE2D,
     DEQUANT,
+    EXPAND,
     GLU,
     GRU,
     LAYER_NORM,
@@ -35,6 +36,7 @@ from ....formats import (
     SOFTMAX,
     SUB,
     TANH,
+    TILE,
 )
 from ... import Target
 from ...verdict import VerdictFinding
@@ -402,10 +404,10 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
     if not net.steps:
         rule = "the graph must contain at least one node besides Quant and Dequant"
         return [_make_refusal("graph", rule, "none", "pack a larger graph")]
-    if not any(net.get_constants(step) for step in net.steps):
+    if not any(_has_constant(net, step) for step in net.steps):
         rule = "the graph must have at least one constant"
         return [_make_refusal("graph", rule, "none", "pack a larger graph")]
-    findings: list[VerdictFinding] = []
+    findings = [*_check_outputs(net), *_check_group_names(net)]
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
         findings += [*_check_empty_tensors(net, step), *_check_widths(net, step)]
@@ -414,6 +416,77 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
         _propagate_scale(step, scales)
     findings += _check_dequant_scales(net, scales)
     return findings
+
+
+def _has_constant(net: PackerGraph, step: PackerStep) -> bool:
+    """Whether a step has a constant that counts: one that is stored, or a shape."""
+    if step.op in ("Reshape", TILE.name, EXPAND.name):
+        return any(net.tensors[name].is_constant for name in step.inputs)
+    return bool(net.get_constants(step))
+
+
+def _check_outputs(net: PackerGraph) -> Iterator[VerdictFinding]:
+    """Yield findings on graph outputs that the packer loses.
+
+    It removes a Reshape whose only consumer is a Reshape, and a graph input is no output.
+    """
+    for name in dict.fromkeys(net.outputs):
+        producer, consumers = net.find_producer(name), net.find_consumers(name)
+        if producer is None:
+            yield _make_refusal(
+                name,
+                "a graph input must not be a graph output",
+                f"'{name}'",
+                "copy it by a node",
+            )
+        elif len(consumers) == 1 and net.is_reshape(producer) and net.is_reshape(consumers[0]):
+            yield _make_refusal(
+                producer.name,
+                "a graph output of a Reshape must not be read by one other Reshape alone",
+                f"'{name}'",
+                "let that Reshape read the tensor in front of both",
+            )
+
+
+def _check_group_names(net: PackerGraph) -> Iterator[VerdictFinding]:
+    """Yield findings on names that the packer gives to the parts of grouped convolutions.
+
+    It looks its names up before it makes them: a tensor that has one is refused, a constant is
+    taken for the part, which is refused as well unless it has the shape of the part.
+    """
+    reserved = {name for step in net.steps for name in (*step.inputs, *step.outputs)}
+    for step in net.steps:
+        group = net.get_split_groups(step)
+        for index, name in enumerate(step.inputs):
+            for part_name in (f"{name}_{part}" for part in range(group)):
+                if index == 0 and part_name in reserved:
+                    yield _make_refusal(
+                        step.name,
+                        "the packer splits a grouped convolution, and the name of a part must be "
+                        "free",
+                        f"'{part_name}'",
+                        "rename that tensor; of two grouped convolutions let one read a copy",
+                    )
+                if index > 0 and part_name in net.tensors:
+                    yield _check_part_constant(net, step, name, part_name)
+        if group:
+            reserved.update(f"{step.inputs[0]}_{part}" for part in range(group))
+
+
+def _check_part_constant(
+    net: PackerGraph, step: PackerStep, name: str, part_name: str
+) -> VerdictFinding:
+    """Return the finding on a tensor `part_name` that is taken for a part of constant `name`."""
+    shape = net.tensors[name].shape
+    part_shape = (shape[0] // net.get_split_groups(step), *shape[1:])
+    is_refused = net.tensors[part_name].shape != part_shape
+    return VerdictFinding(
+        "packs" if is_refused else "right",
+        step.name,
+        "no tensor may have the name that the packer gives to a part of a constant",
+        f"'{part_name}'",
+        "rename it",
+    )
 
 
 def _propagate_scale(step: PackerStep, scales: dict[str, float | None]) -> None:

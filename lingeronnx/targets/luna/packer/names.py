@@ -5,13 +5,15 @@ names that contain "workspace" or the name of a prefetch buffer as its own. A na
 cannot be written in its `-m` option. The executor dumps an integer tensor into a file named after
 the first characters of the tensor's name, with "/" written as "_".
 
-This module depends on no operator and no platform.
+The packer splits a convolution with several groups and names the parts of its input, constants and
+node X_0, X_1, ...; it takes a constant that has such a name for the part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
+from ....formats import CONV1D, CONV2D
 from ....graph import ir
 from ....graph.name_mapping import NameMapping
 
@@ -56,17 +58,45 @@ def build_safe_names(graph: ir.Model) -> NameMapping:
     """Build unique names for the tensors and nodes of `graph` whose names the packer misreads.
 
     Names that are safe already are kept, except for a tensor whose dump file another tensor would
-    overwrite. The result contains changed names only; `graph` is not changed.
+    overwrite, or that the packer gives to a part of a grouped convolution. The result contains
+    changed names only; `graph` is not changed.
     """
-    tensor_names, node_names = _assign_tensor_names(graph), _assign_node_names(graph)
+    part_names: set[str] = set()
+    while True:
+        tensor_names = _assign_tensor_names(graph, part_names)
+        node_names = _assign_node_names(graph, part_names)
+        missing = _list_part_names(graph, tensor_names, node_names) - part_names
+        if not missing:
+            break
+        part_names |= missing
     return NameMapping(_drop_unchanged(tensor_names.items()), _drop_unchanged(node_names.items()))
 
 
-def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
+def _list_part_names(
+    graph: ir.Model, tensor_names: Mapping[str, str], node_names: Mapping[str, str]
+) -> set[str]:
+    """Return the names that the packer gives to parts of grouped convolutions.
+
+    `tensor_names` and `node_names` map the graph's names to those in the packer's file.
+    """
+    part_names: set[str] = set()
+    for node in graph.graph:
+        group = int(ir.get_attr(node, "group") or 1)
+        if node.op_type not in (CONV1D.name, CONV2D.name) or group == 1:
+            continue
+        if group == (ir.get_shape(node.inputs[1]) or (0,))[0]:
+            continue
+        names = [tensor_names[str(value.name)] for value in node.inputs if value is not None]
+        names.append(node_names[str(node.name)])
+        part_names.update(f"{name}_{part}" for name in names for part in range(group))
+    return part_names
+
+
+def _assign_tensor_names(graph: ir.Model, part_names: Collection[str]) -> dict[str, str]:
     """Map each tensor name of `graph` to a unique safe one, which may be the same.
 
-    Safe names are assigned first, so that they stay, and graph inputs and outputs before others.
-    Results of nodes that are not float also get distinct dump file names.
+    None is in `part_names`. Safe names are assigned first, so that they stay, and graph inputs and
+    outputs before others. Results of nodes that are not float also get distinct dump file names.
     """
     values = list(ir.iter_values(graph))
     io_names = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
@@ -82,39 +112,45 @@ def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
     dump_stems: set[str] = set()
     tensor_names: dict[str, str] = {}
     for name in sorted(computed, key=lambda name: not is_safe(name)):
-        safe_name = _make_unique_name(name, used_names, dump_stems if name in dumped else set())
+        safe_name = _make_unique_name(
+            name, used_names, dump_stems if name in dumped else (), part_names
+        )
         tensor_names[name] = safe_name
         if name in dumped:
             dump_stems.add(_get_dump_stem(safe_name))
         used_names.add(safe_name)
     for name in constants:
-        tensor_names[name] = _make_unique_name(name, used_names, set())
+        tensor_names[name] = _make_unique_name(name, used_names, (), part_names)
         used_names.add(tensor_names[name])
     return tensor_names
 
 
-def _assign_node_names(graph: ir.Model) -> dict[str, str]:
-    """Map each node name of `graph` to a unique safe one; safe names stay."""
+def _assign_node_names(graph: ir.Model, part_names: Collection[str]) -> dict[str, str]:
+    """Map each node name of `graph` to a unique safe one, not in `part_names`; safe names stay."""
     original_names = [str(node.name) for node in graph.graph]
-    node_names = {name: name for name in original_names if is_safe(name)}
+    node_names = {name: name for name in original_names if is_safe(name) and name not in part_names}
     for name in original_names:
         if name not in node_names:
-            used_names = {*original_names, *node_names.values()}
+            used_names = {*original_names, *node_names.values(), *part_names}
             node_names[name] = ir.unique_name(_sanitize_name(name), used_names)
     return node_names
 
 
-def _make_unique_name(name: str, used_names: set[str], dump_stems: set[str]) -> str:
+def _make_unique_name(
+    name: str, used_names: set[str], dump_stems: Collection[str], part_names: Collection[str]
+) -> str:
     """Return a safe form of `name` that is not in `used_names` and whose dump stem is free.
 
-    `name` itself may be in `used_names`. If taken, a suffix _2, _3, ... is appended and the base
-    shortened to 64 characters in all. The sets are not changed.
+    `name` itself may be in `used_names`, but not in `part_names`. If taken, a suffix _2, _3, ... is
+    appended and the base shortened to 64 characters in all. The sets are not changed.
     """
     candidate = base = _sanitize_name(name)
     suffix_number = 1
-    while (candidate in used_names and candidate != name) or _get_dump_stem(
-        candidate
-    ) in dump_stems:
+    while (
+        (candidate in used_names and candidate != name)
+        or candidate in part_names
+        or _get_dump_stem(candidate) in dump_stems
+    ):
         suffix_number += 1
         suffix = f"_{suffix_number}"
         candidate = f"{base[: _DUMP_NAME_LENGTH - len(suffix)]}{suffix}"

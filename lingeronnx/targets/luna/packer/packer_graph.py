@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....alignment import round_up
-from ....formats import PAD
+from ....formats import CONV1D, CONV2D, PAD
 
 __all__ = ["PackerGraph", "PackerStep", "PackerTensor", "map_producers"]
 
@@ -117,6 +117,24 @@ class PackerGraph:
             names = [name for index, name in enumerate(step.inputs) if index in stored_indices]
         tensors = [self.tensors[name] for name in names]
         return [tensor for tensor in tensors if tensor.is_constant]
+
+    def get_split_groups(self, step: PackerStep) -> int:
+        """Return the groups into which the packer splits a convolution; 0 for other steps.
+
+        A depthwise convolution is not split.
+        """
+        if step.op not in (CONV1D.name, CONV2D.name):
+            return 0
+        group = int(step.get("group", 1))
+        return 0 if group in (1, self.tensors[step.inputs[1]].shape[0]) else group
+
+    def is_reshape(self, step: PackerStep) -> bool:
+        """Whether the packer treats a step as a Reshape: also a Transpose of axes of length 1."""
+        if step.op != "Transpose":
+            return step.op == "Reshape"
+        shape = self.tensors[step.inputs[0]].shape
+        nontrivial_axes = [axis for axis in step.get("perm") if shape[axis] != 1]
+        return nontrivial_axes == sorted(nontrivial_axes)
 
     def iterate_tensors(self) -> Iterator[PackerTensor]:
         """Yield the graph inputs, then the outputs of each step in execution order."""

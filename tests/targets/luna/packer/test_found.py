@@ -69,16 +69,12 @@ def test_no_wrong_row_is_called_right():
     assert all(v.is_packable == row["packs"] for row, v in verdicts())
 
 
-#: Rows whose plan is not ours: a whole model, 384 bytes smaller than we plan it.
-ANOTHER_PLAN = {("digits_attention", "venusA")}
-
-
 def test_memory():
     """The planned bytes are those that were reserved; right rows that write past them are warned
     of, and no others.
     """
     for row, verdict in verdicts():
-        if row["memory"] and row["packs"] and (row["id"], row["platform"]) not in ANOTHER_PLAN:
+        if row["memory"] and row["packs"]:
             assert -(-verdict.memory_plan.shared // 64) * 64 == row["memory"][1], row["id"]
         if right(row):
             assert verdict.has_overrun_warning == (row["written_past_plan"] != [0, 0]), row["id"]
@@ -130,7 +126,7 @@ RULES = {
         "",
         "a Transpose to psram of less than 65536 bytes",
     ),
-    "hidden size": ("lstm_h5_t4_f8", "venus", "", "hidden size of an LSTMInt must be even"),
+    "hidden size": ("lstm_h5_t4_f8", "venus", "", "multiples of 16 bytes to be prefetched"),
     "batch norm, input": ("bn_m4_n8_in", "arcs", "", "input and output of a BatchNorm2dInt"),
     "batch norm, output": ("bn_m4_n8_out", "arcs", "", "input and output of a BatchNorm2dInt"),
     "batch norm, venusA": (
@@ -270,15 +266,15 @@ def test_shares_of_weights(outputs, broken):
 
 @pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
 def test_a_depthwise_line(chip):
-    """The packer of arcs breaks at a 1-D convolution of several groups; a map of height 1 takes
-    it.
+    """No packer takes a depthwise 1-D convolution, or the chip gets it wrong; a map of height 1 does
+    (rows dw1d of golden/executor_2).
     """
     net = nets.Net(8, 12, seed=3)
     model = net.graph(net.conv("x", (8, 1, 3), pads=[1, 1], group=8, out="y"))
     result = lo.quantize(model, nets.samples(model, 4), platform=chip, effort="fast")
     assert result.report.chip_ready
     operators = {node.op_type for node in ir.to_proto(result.graph).graph.node}
-    assert ("Conv1dInt" in operators) == (chip == "venus")
+    assert "Conv1dInt" not in operators
 
 
 def test_places_that_nobody_tried():
@@ -312,6 +308,7 @@ def test_copies_along_other_axes(chip, times, value):
 def test_what_is_not_measured():
     """Every rule that only reading supports is marked, and this list is the whole of them."""
     assert set(UNMEASURED_RULES) == {
+        "conv.left_over_rows_depthwise",
         "conv.weight_slice_count",
         "correctness_checks._check_2d_layer_norm",
         "overruns._find_cell_overlap",
@@ -320,15 +317,15 @@ def test_what_is_not_measured():
         "placement_checks._check_add_psram_result",
         "placement_checks._check_squeeze_move",
         "placement_checks._check_lstm_common_placement",
-        "placement_checks._check_lstm_output",
         "placement_checks._check_softmax_placement",
+        "pool.average_executor_line_buffer",
         "pool.pool_line_buffer_swapped",
     }
     assert all(len(belief) > 20 for belief in UNMEASURED_RULES.values())
 
 
 #: Wrong graphs that no arguments make right: they are rewritten before (`lingeronnx.targets.luna.backend_passes`).
-REWRITTEN = ("twice_", "ln_rank2_", "ln_venus_t", "lstm_h5", "lstm_h7")
+REWRITTEN = ("twice_", "ln_rank2_", "ln_venus_t")
 
 
 def test_arguments_that_make_them_right():

@@ -144,7 +144,7 @@ def read_packer_graph(
         tensors[name] = PackerTensor(name, tuple(array.shape), array.dtype.itemsize, True)
     fused_steps = _fuse_activations(steps, {value.name for value in graph.output})
     integer_steps, aliases = _fold_quant_nodes(fused_steps, tensors, findings)
-    outputs = list(dict.fromkeys(aliases.get(value.name, value.name) for value in graph.output))
+    outputs = _order_outputs([value.name for value in graph.output], aliases)
     dequantized_outputs = [
         (step.name, aliases[step.outputs[0]], float(step.get("scale_o")))
         for step in steps
@@ -158,6 +158,16 @@ def read_packer_graph(
         return None, findings
     findings += infer_tensors(net)
     return (None if findings else net), findings
+
+
+def _order_outputs(names: Sequence[str], aliases: Mapping[str, str]) -> list[str]:
+    """Return the graph outputs in the packer's order, by the names of their integer tensors.
+
+    Outputs without a Dequant come first, then those whose Dequant was removed. A tensor with two
+    removed Dequant nodes appears twice. `aliases` maps outputs of removed nodes to their inputs.
+    """
+    integer_outputs = [name for name in names if name not in aliases]
+    return integer_outputs + [aliases[name] for name in names if name in aliases]
 
 
 def _make_input_tensor(

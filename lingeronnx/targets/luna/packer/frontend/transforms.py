@@ -91,9 +91,7 @@ def _simplify_reshapes(net: PackerGraph) -> None:
     for index, step in enumerate(net.steps):
         if step.op != "Transpose":
             continue
-        shape = net.tensors[step.inputs[0]].shape
-        nontrivial_axes = [axis for axis in step.get("perm") if shape[axis] != 1]
-        if nontrivial_axes == sorted(nontrivial_axes):
+        if net.is_reshape(step):
             new_shape = list(net.tensors[step.outputs[0]].shape)
             net.steps[index] = step.with_changes(op="Reshape", attributes={"shape": new_shape})
     for step in [step for step in net.steps if step.op == "Reshape"]:
@@ -108,10 +106,10 @@ def _split_groups(net: PackerGraph) -> None:
     In place. Depthwise convolutions (as many groups as outputs) stay.
     """
     for step in list(net.steps):
-        group = step.get("group", 1)
-        weight = net.tensors[step.inputs[1]] if len(step.inputs) > 1 else None
-        if step.op != CONV2D.name or weight is None or group in (1, weight.shape[0]):
+        group = net.get_split_groups(step)
+        if not group:
             continue
+        weight = net.tensors[step.inputs[1]]
         channels = net.tensors[step.inputs[0]].shape[1] // group
         outputs = weight.shape[0] // group
         group_outputs = [f"{step.outputs[0]}#group{i}" for i in range(group)]

@@ -41,6 +41,11 @@ __all__ = [
     "input_smaller_than_kernel",
     "input_output_bytes",
     "group_count_1d",
+    "depthwise_1d",
+    "left_over_rows",
+    "left_over_rows_depthwise",
+    "count_left_over_rows",
+    "is_computed_in_row_tiles",
 ]
 
 
@@ -121,6 +126,17 @@ def group_count_1d(node: ir.Node, target: Target) -> str | None:
     if window is None or get_packer_profile(target).conv.supports_groups_1d or window.group == 1:
         return None
     return f"{window.group} groups"
+
+
+def depthwise_1d(node: ir.Node, target: Target) -> str | None:
+    """1-D convolutions must not be depthwise | write it as a 2-D convolution over a map of height
+    1.
+    """
+    window = PackerWindow.from_node(node)
+    if window is None or get_packer_profile(target).conv.supports_depthwise_1d:
+        return None
+    is_depthwise = window.depthwise or (window.group > 1 and window.outputs == 1)
+    return f"{window.group} groups of one output" if is_depthwise else None
 
 
 def stride_values(node: ir.Node, target: Target) -> int | None:
@@ -288,6 +304,57 @@ def conv_input_bytes(node: ir.Node, target: Target) -> str | None:
     if input_limit is not None and input_bytes > input_limit:
         return f"an input of {input_bytes} bytes"
     return None
+
+
+def left_over_rows(node: ir.Node, target: Target) -> str | None:
+    """if the input exceeds {own.packing.conv.row_tile_bytes} bytes, no row may be left over at its
+    bottom | slice off the rows that no window reads.
+    """
+    window = PackerWindow.from_node(node)
+    return None if window is None or window.depthwise else _find_left_over_rows(window, target)
+
+
+@unmeasured("rows left over by a depthwise convolution do the harm that they do for one group")
+def left_over_rows_depthwise(node: ir.Node, target: Target) -> str | None:
+    """if the input of a depthwise convolution exceeds
+    {own.packing.conv.depthwise_line_buffer_bytes} bytes, no row may be left over at its bottom |
+    slice off the rows that no window reads.
+    """
+    window = PackerWindow.from_node(node)
+    return _find_left_over_rows(window, target) if window is not None and window.depthwise else None
+
+
+def _find_left_over_rows(window: PackerWindow, target: Target) -> str | None:
+    """Return "N of M rows" if a convolution that is computed in tiles leaves rows over."""
+    rows = count_left_over_rows(window)
+    if not rows or not is_computed_in_row_tiles(window, target):
+        return None
+    return f"{rows} of {window.height} rows"
+
+
+def count_left_over_rows(window: PackerWindow) -> int:
+    """Return the input rows that no window reads, after the packer has lowered the bottom pad."""
+    top, bottom = window.pads[0], window.pads[2]
+    reach = (window.kernel[0] - 1) * window.dilations[0] + 1
+    unread_rows = (window.height + top + bottom - reach) % window.strides[0]
+    return max(unread_rows - bottom, 0)
+
+
+def is_computed_in_row_tiles(window: PackerWindow, target: Target) -> bool:
+    """Whether a convolution is computed in tiles of rows which must leave no row over."""
+    limits = get_packer_profile(target).conv
+    limit_bytes = limits.row_tile_bytes
+    if limit_bytes is None:
+        return False
+    if window.depthwise:
+        limit_bytes = min(limit_bytes, limits.depthwise_line_buffer_bytes)
+    rows = window.height
+    if limits.row_tile_windows:
+        reach = (window.kernel[0] - 1) * window.dilations[0] + 1
+        padded_rows = rows + window.pads[0] + window.pads[2]
+        rows = (padded_rows - reach) // window.strides[0] * window.strides[0] + reach
+    row_width = round_up(window.width, limits.second_width_align * window.strides[1])
+    return round_up(window.channels, 8) * row_width * rows > limit_bytes
 
 
 def weight_slice_bytes(node: ir.Node, target: Target) -> str | None:

@@ -61,6 +61,7 @@ PACKER_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
         CONV1D.name: (
             conv.kernel_length_1d,
             conv.group_count_1d,
+            conv.depthwise_1d,
             conv.stride_values,
             conv.stride_within_kernel,
             conv.pad_side,
@@ -95,6 +96,8 @@ CORRECTNESS_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
             conv.conv_line_buffer_swapped,
             conv.conv_input_bytes,
             conv.weight_slice_count,
+            conv.left_over_rows,
+            conv.left_over_rows_depthwise,
         ),
         CONV1D.name: (conv.dilation_1d, conv.depthwise_multiplier),
         CONV_TRANSPOSE2D.name: (conv.transposed_dilation,),
@@ -106,6 +109,8 @@ CORRECTNESS_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
             pool.odd_kernel_input_bytes,
             pool.pool_ceil_mode,
             pool.global_average_area,
+            pool.average_channel_split,
+            pool.average_executor_line_buffer,
         ),
         "MaxPool": (
             pool.pool_line_buffer_unchecked,
@@ -135,6 +140,16 @@ DISCOURAGED: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
 TILING_LIMITS: tuple[LimitCheck, ...] = (conv.conv_input_bytes,)
 
 
+#: Limits that a backend pass satisfies by an exact rewrite, which do not keep a layer in float
+#: either.
+REWRITTEN_LIMITS: tuple[LimitCheck, ...] = (
+    conv.left_over_rows,
+    conv.left_over_rows_depthwise,
+    pool.average_channel_split,
+    pool.average_executor_line_buffer,
+)
+
+
 #: Integer operators whose limits keep a float layer from being lowered to them, or require a
 #: rewrite. The limits of other operators are columns of the target.
 _WINDOW_AND_LINEAR_OPERATORS = (
@@ -151,9 +166,9 @@ _WINDOW_AND_LINEAR_OPERATORS = (
 def get_layer_limits(operator: str) -> tuple[LimitCheck, ...]:
     """Return the limits of integer operator `operator` that keep a float layer from becoming one.
 
-    Empty except for convolutions, pools and LinearInt. Limits that tiling satisfies and that of
-    global average pools are left out; a Conv2dInt also has the limit on grouped convolutions with
-    hoisted padding.
+    Empty except for convolutions, pools and LinearInt. Limits that tiling or another exact rewrite
+    satisfies and that of global average pools are left out; a Conv2dInt also has the limit on
+    grouped convolutions with hoisted padding.
     """
     if operator not in _WINDOW_AND_LINEAR_OPERATORS:
         return ()
@@ -165,7 +180,7 @@ def get_layer_limits(operator: str) -> tuple[LimitCheck, ...]:
     return tuple(
         limit
         for limit in limits
-        if limit not in TILING_LIMITS and limit is not pool.global_average_area
+        if limit not in (*TILING_LIMITS, *REWRITTEN_LIMITS, pool.global_average_area)
     )
 
 
@@ -188,6 +203,8 @@ _LIFTED_BY: Mapping[LimitCheck, Callable[[PackerProfile], bool]] = MappingProxyT
     {
         conv.depthwise_multiplier: lambda profile: profile.conv.supports_depthwise_multiplier,
         conv.group_count_1d: lambda profile: profile.conv.supports_groups_1d,
+        conv.depthwise_1d: lambda profile: profile.conv.supports_depthwise_1d,
+        conv.left_over_rows_depthwise: lambda profile: profile.conv.row_tile_bytes is None,
         conv.grouped_hoisted_padding: lambda profile: not profile.conv.hoists_padding,
         pool.pool_line_buffer_unchecked: lambda profile: profile.pool.is_unchecked_correct,
     }

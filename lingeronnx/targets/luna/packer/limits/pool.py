@@ -5,6 +5,7 @@ The docstring of each limit is the rule that users read; see `limit_tables`.
 
 from __future__ import annotations
 
+from .....alignment import round_up
 from .....graph import ir
 from .... import Target
 from ...packer_profile import get_packer_profile
@@ -27,6 +28,10 @@ __all__ = [
     "pool_ceil_mode",
     "average_area",
     "global_average_area",
+    "average_channel_split",
+    "average_executor_line_buffer",
+    "is_executor_line_buffer_exceeded",
+    "is_average_channel_split_wrong",
 ]
 
 
@@ -218,6 +223,39 @@ def average_area(node: ir.Node, target: Target) -> str | None:
     return f"{window.area} elements"
 
 
+@unmeasured(
+    "the executor of arcs rounds the width up as that of venus does; this explains two pools with a "
+    "stride of 46, which it refuses"
+)
+def average_executor_line_buffer(node: ir.Node, target: Target) -> str | None:
+    """the line buffer of an average pool as the executor counts it (the width rounded up to a power
+    of two that grows with the stride) must fit in {own.packing.pool.executor_line_buffer_bytes}
+    bytes | pool one window at a time.
+    """
+    window = PackerWindow.from_node(node)
+    if window is None or not is_executor_line_buffer_exceeded(window, target):
+        return None
+    return f"strides {list(window.strides)}"
+
+
+def is_executor_line_buffer_exceeded(window: PackerWindow, target: Target) -> bool:
+    """Whether the executor refuses an average pool, because it counts too many bytes for it.
+
+    Up to a stride of 4 it counts no more than the packer.
+    """
+    limit_bytes = get_packer_profile(target).pool.executor_line_buffer_bytes
+    if limit_bytes is None or window.strides[1] <= 4:
+        return False
+    channels = round_up(window.channels, 8)
+    return _count_executor_bytes(channels * window.kernel[0], window) > limit_bytes
+
+
+def _count_executor_bytes(column_bytes: int, window: PackerWindow) -> int:
+    """Return the bytes of some rows as the executors of average pools count them, in 32 bits."""
+    row_length = round_up(window.width, 1 << (3 + window.strides[1] // 2))
+    return (column_bytes * row_length + 2**31) % 2**32 - 2**31
+
+
 def global_average_area(node: ir.Node, target: Target) -> str | None:
     """the number of elements of a global average pool must be a power of two or at most
     {own.packing.pool.max_global_area_per_channel} times the number of channels | pool in two steps.
@@ -230,3 +268,30 @@ def global_average_area(node: ir.Node, target: Target) -> str | None:
     if is_power_of_two or window.area <= area_per_channel * window.channels:
         return None
     return f"{format_sides(window.kernel)} of {window.channels} channels"
+
+
+def average_channel_split(node: ir.Node, target: Target) -> str | None:
+    """an average pool over more than {own.packing.pool.channel_split_bytes} bytes, which is
+    computed in parts of 8 channels, must have a multiple of 8 channels, and packer and executor
+    must agree on the bytes | pool 8 channels at a time.
+    """
+    window = PackerWindow.from_node(node)
+    if window is None or not is_average_channel_split_wrong(window, window.channels, target):
+        return None
+    return f"{window.channels} channels of {format_sides((window.height, window.width))}"
+
+
+def is_average_channel_split_wrong(window: PackerWindow, channels: int, target: Target) -> bool:
+    """Whether an average pool over `channels` channels comes out wrong for its parts of channels.
+
+    The packer and the executor decide on their own whether to compute it in parts: they round the
+    width up to different multiples, and the executor's bytes overflow 32 bits.
+    """
+    limit_bytes = get_packer_profile(target).pool.channel_split_bytes
+    if limit_bytes is None:
+        return False
+    column_bytes = round_up(channels, 8) * window.height
+    packer_splits = column_bytes * round_up(window.width, 8 * window.strides[1]) > limit_bytes
+    if _count_executor_bytes(column_bytes, window) > limit_bytes:
+        return channels % 8 != 0
+    return packer_splits and channels > 8

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from .....alignment import round_up
-from .....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
+from .....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, MUL, SOFTMAX
 from ....verdict import RuleBasis, VerdictFinding
 from ...packer_profile import PackerProfile
 from ..assumptions import unmeasured
@@ -128,21 +128,35 @@ def _get_relu_spans(node: PlacedStep) -> tuple[Span, ...]:
     return _from_start(node.x.size_bytes if uses_psram else 0)
 
 
+def _get_channel_mul_spans(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of the product of an iqMul by [1, C, 1, 1], which starts C bytes in.
+
+    Empty for operands of one shape. A map of 1x1 has no work area (`_get_output_overrun`).
+    """
+    if node.x.shape == node.inputs[1].shape:
+        return ()
+    channels = node.x.shape[1]
+    return ((channels, channels + node.x.elements),)
+
+
 #: PackerProfile.work_area_table -> operator -> rule.
 OVERRUNS: Mapping[str, Mapping[str, OverrunRule]] = MappingProxyType(
     {
         "venus": {
             LAYER_NORM.name: _get_layer_norm_spans_venus,
             LSTM.name: _get_lstm_spans_venus,
+            MUL.name: _get_channel_mul_spans,
         },
         "arcs": {
             LAYER_NORM.name: _get_layer_norm_spans,
             AVG_POOL2D.name: _get_average_pool_spans,
+            MUL.name: _get_channel_mul_spans,
             "Relu": _get_relu_spans,
         },
         "venusA": {
             LAYER_NORM.name: _get_layer_norm_spans,
             AVG_POOL2D.name: _get_average_pool_spans,
+            MUL.name: _get_channel_mul_spans,
             LINEAR.name: _get_linear_spans_venusa,
             GLU.name: _get_glu_spans,
             SOFTMAX.name: _get_softmax_spans_venusa,
@@ -225,7 +239,9 @@ def find_overruns(
             or work_area.offset + confirmed_bytes > _get_region_end(memory, work_area)
         )
         find_exposed = _EXPOSURE_RULES.get(step.op, _find_exposed_default)
-        exposed = find_exposed(node, memory, work_area, table)
+        exposed = dict(find_exposed(node, memory, work_area, table))
+        if _is_input_needed_later(net, node, index):
+            exposed.pop(node.x.name, None)
         overwritten: set[str] = set()
         for start, end in spans:
             span = (work_area.offset + max(start, work_area.size), work_area.offset + end)
@@ -307,7 +323,8 @@ def _find_live_overlaps(
     return overlapping
 
 
-#: Returns, by tensor or buffer, the bytes that a node's overrun can harm; all bytes of others.
+#: Returns, by tensor or buffer, the bytes that a node's overrun can harm; all bytes of others. It
+#: does not apply to an input that is needed after the node.
 ExposureRule = Callable[[PlacedStep, MemoryPlan, Allocation, str], Mapping[str, Span]]
 _NOTHING = (0, 0)
 
@@ -322,11 +339,15 @@ def _find_exposed_default(
 def _find_exposed_by_linear(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Return {input name: no bytes}: a LinearInt has read its input before it writes sums.
+    """Return {input name: no bytes}: a LinearInt has read its input before it writes sums."""
+    return {node.x.name: _NOTHING}
 
-    Returns {} if a later step reads the input too, so that all its bytes count.
-    """
-    return {} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING}
+
+def _find_exposed_by_mul(
+    node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
+) -> dict[str, Span]:
+    """Return {second operand: no bytes}: an iqMul has read it before it writes the product."""
+    return {node.inputs[1].name: _NOTHING}
 
 
 def _find_exposed_by_softmax(
@@ -334,13 +355,10 @@ def _find_exposed_by_softmax(
 ) -> dict[str, Span]:
     """Return {tensor name: no bytes} for the tensors that the overrun of a SoftmaxInt cannot harm.
 
-    These are the output, written after the overrun, and the input unless a later step reads it; all
-    bytes of others count.
+    These are the input, read before the overrun, and the output, written after it; all bytes of
+    others count.
     """
-    exposed = {node.y.name: _NOTHING}
-    if not _is_input_live_later(node, memory):
-        exposed[node.x.name] = _NOTHING
-    return exposed
+    return {node.x.name: _NOTHING, node.y.name: _NOTHING}
 
 
 def _find_exposed_by_average_pool(
@@ -363,8 +381,8 @@ def _find_exposed_by_layer_norm(
 
     Rows are computed one after the other: scratch of one row harms results of earlier rows (all but
     the last) and inputs of later rows (all but the first), and copied constants only those bytes of
-    the DMA buffer that are still to be copied. Names that are missing are exposed in full: an input
-    that is read later, and on venus all but the output.
+    the DMA buffer that are still to be copied. Names that are missing are exposed in full: on venus
+    all but the output.
     """
     row_length = node.inputs[1].elements
     source, result = memory.allocations[node.x.name], memory.allocations[node.y.name]
@@ -379,19 +397,20 @@ def _find_exposed_by_layer_norm(
             max(buffer.offset, work_area.offset + 8 * row_length + 8),
             min(buffer.offset + buffer.size, work_area.offset + 13 * row_length + 8),
         )
-    if not _is_input_live_later(node, memory):
-        exposed[node.x.name] = (source.offset + row_length, source.offset + rows * row_length)
+    exposed[node.x.name] = (source.offset + row_length, source.offset + rows * row_length)
     return exposed
 
 
-def _is_input_live_later(node: PlacedStep, memory: MemoryPlan) -> bool:
-    """Whether input 0 of `node` is still planned after the step that writes the first output."""
-    return memory.allocations[node.x.name].last_step > memory.allocations[node.y.name].first_step
+def _is_input_needed_later(net: PackerGraph, node: PlacedStep, index: int) -> bool:
+    """Whether the first input of step `index` is read by a later step, or is a graph output."""
+    name = node.x.name
+    return name in net.outputs or any(name in step.inputs for step in net.steps[index + 1 :])
 
 
 _EXPOSURE_RULES: Mapping[str, ExposureRule] = {
     LINEAR.name: _find_exposed_by_linear,
     AVG_POOL2D.name: _find_exposed_by_average_pool,
+    MUL.name: _find_exposed_by_mul,
     LAYER_NORM.name: _find_exposed_by_layer_norm,
     SOFTMAX.name: _find_exposed_by_softmax,
 }
@@ -471,6 +490,9 @@ def _get_output_overrun(
         return _OutputOverrun(
             state, 4 * net.tensors[state].elements, "the last state of an LSTMInt"
         )
+    if step.op == MUL.name and net.tensors[step.inputs[0]].shape[2:] == (1, 1):
+        product = net.tensors[step.outputs[0]]
+        return _OutputOverrun(product.name, 2 * product.size_bytes, "the output of a 1x1 iqMul")
     if (
         step.op == LAYER_NORM.name
         and profile.supports_2d_layer_norm

@@ -29,7 +29,7 @@ from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerStep
 from .findings import MAX_COPY_BYTES, PlannedGraph, make_wrong_result_finding
-from .work_areas import PlacedStep
+from .work_areas import MAX_DEPTHWISE_CHUNK_BYTES, PlacedStep
 
 __all__ = ["PLACEMENT_RULES"]
 
@@ -79,6 +79,32 @@ def _check_large_conv(
             "input and output of a convolution over more than 65536 bytes must be in shared memory",
             f"{map_bytes} bytes",
             "leave them in shared memory, or split the map into tiles",
+        )
+
+
+def _check_depthwise_output(
+    plan: PlannedGraph, step: PackerStep, node: PlacedStep
+) -> Iterator[VerdictFinding]:
+    """Yield a finding if a depthwise convolution with its output in PSRAM is not cut by rows.
+
+    It is computed in row tiles only if the input has at least as many rows as fit in 32768 bytes
+    (channels rounded up to 4, the width to 8 strides) and the output more rows than these give.
+    """
+    if int(step.get("group", 1)) == 1 or not node.is_output_in_psram:
+        return
+    _, channels, height, width = node.x.shape
+    stride, column_stride = step.get("strides")
+    max_input_rows = MAX_DEPTHWISE_CHUNK_BYTES // (
+        round_up(channels, 4) * round_up(width, 8 * column_stride)
+    )
+    unread_rows = max_input_rows - step.get("kernel_shape")[0] - step.get("pads")[0]
+    max_output_rows = max(1, (unread_rows + stride) // stride)
+    if height < max_input_rows or node.y.shape[2] <= max_output_rows:
+        yield make_wrong_result_finding(
+            step,
+            "the output of a depthwise convolution over a small map must be in shared memory",
+            f"{height} rows, {max_input_rows} fit",
+            "leave it in shared memory",
         )
 
 
@@ -381,18 +407,20 @@ def _check_lstm_layout(
 ) -> Iterator[VerdictFinding]:
     """Yield findings of level "right" on `batch_first` and the input shape of an LSTMInt.
 
-    `batch_first` must be that of the chip; where it must be 1, axes 1 and 2 of the input must have
-    one size.
+    `batch_first` must be that of the chip, or 1 with axes 1 and 2 of the input of one size; where
+    it must be 1, these must have one size.
     """
     needs_batch_first = get_packer_profile(plan.target).lstm_batch_first
-    if bool(step.get("batch_first")) != needs_batch_first:
+    is_square = node.x.shape[1] == node.x.shape[2]
+    has_batch_first = bool(step.get("batch_first"))
+    if has_batch_first != needs_batch_first and not (has_batch_first and is_square):
         yield make_wrong_result_finding(
             step,
             f"batch_first of an LSTMInt must be {int(needs_batch_first)}",
             step.get("batch_first"),
             "quantize for this chip",
         )
-    if needs_batch_first and node.x.shape[1] != node.x.shape[2]:
+    if needs_batch_first and not is_square:
         yield make_wrong_result_finding(
             step,
             "the sequence length of an LSTMInt must equal its number of features",
@@ -439,23 +467,20 @@ def _check_lstm_common_placement(
         )
 
 
-@unmeasured(
-    "the placement makes the result wrong; all measured graphs with it were wrong, but had another "
-    "error as well"
-)
-def _check_lstm_output(
+def _check_lstm_constant_gaps(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding of level "right" if the first output of an LSTMInt is consumed outside PSRAM.
+    """Yield a finding of level "right" if constants of an LSTMInt are prefetched with gaps.
 
-    Without a consumer the output may be in shared memory.
+    The package aligns each constant to 16 bytes, and the executor reads them without gaps.
     """
-    if not node.is_output_in_psram and plan.graph.find_consumers(step.outputs[0]):
+    sizes = [tensor.size_bytes for tensor in node.inputs if tensor.is_constant]
+    if plan.memory_plan.prefetched_bytes and any(size % 16 for size in sizes):
         yield make_wrong_result_finding(
             step,
-            "the output of an LSTMInt must be in psram",
-            "shared memory",
-            f"-m {step.outputs[0]}:psram",
+            "the constants of an LSTMInt must be multiples of 16 bytes to be prefetched",
+            ", ".join(map(str, sizes)),
+            "--dma_prefetch False",
         )
 
 
@@ -509,6 +534,19 @@ def _check_first_pad(
         )
 
 
+def _check_pad_output(
+    plan: PlannedGraph, step: PackerStep, node: PlacedStep
+) -> Iterator[VerdictFinding]:
+    """Yield a finding if the output of an iqPad exceeds `MAX_COPY_BYTES`, wherever it is."""
+    if node.y.size_bytes > MAX_COPY_BYTES:
+        yield make_wrong_result_finding(
+            step,
+            "the output of an iqPad must have at most 65536 bytes",
+            f"{node.y.size_bytes} bytes",
+            "split the map by channels",
+        )
+
+
 #: Rules that arcs and venusA have in common.
 _ARCS_VENUSA_RULES: Mapping[str, tuple[PlacementRule, ...]] = {
     LSTM.name: (_check_lstm_prefetch,),
@@ -529,8 +567,9 @@ PLACEMENT_RULES: Mapping[str, Mapping[str, tuple[PlacementRule, ...]]] = Mapping
         "venus": {
             CONV2D.name: (_check_large_conv,),
             CONCAT.name: (_check_concat_output,),
+            PAD.name: (_check_pad_output,),
             "Transpose": (_check_transpose_between_convolutions, _check_last_axes_transpose),
-            LSTM.name: (_check_lstm_common_placement, _check_lstm_output),
+            LSTM.name: (_check_lstm_common_placement, _check_lstm_constant_gaps),
         },
         "arcs": {
             **_ARCS_VENUSA_RULES,
@@ -540,6 +579,7 @@ PLACEMENT_RULES: Mapping[str, Mapping[str, tuple[PlacementRule, ...]]] = Mapping
         },
         "venusA": {
             **_ARCS_VENUSA_RULES,
+            CONV2D.name: (_check_depthwise_output,),
             LINEAR.name: (_check_multirow_linear,),
             "Transpose": (_check_crashing_transpose,),
             ADD.name: (

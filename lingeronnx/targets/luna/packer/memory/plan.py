@@ -471,24 +471,24 @@ def _layout_by_size(items: Sequence[_PlanItem], roots: Mapping[str, _PlanItem]) 
 
 
 def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
-    """Allocate `roots` step by step, the step with the most live bytes first.
+    """Allocate `roots` step by step, in each memory the step with the most live bytes first.
 
-    Within a step, larger items come first; both memories count together.
+    Within a step, larger items come first.
     """
-    live_items: list[list[_PlanItem]] = [[] for _ in range(step_count)]
-    for item in sorted(roots, key=lambda item: -item.size):
-        for items in live_items[item.first_step : item.last_step + 1]:
-            items.append(item)
-
-    def get_live_bytes(index: int) -> int:
-        """Return the bytes of all items that are live at step `index`."""
-        return sum(item.size for item in live_items[index])
-
     layout = _BlockLayout()
-    for index in sorted(range(step_count), key=get_live_bytes, reverse=True):
-        for item in live_items[index]:
-            if item.name not in layout.block_indices:
-                layout.allocate(item, item)
+    for memory in dict.fromkeys(item.memory for item in roots):
+        live_items: list[list[_PlanItem]] = [[] for _ in range(step_count)]
+        live_bytes = [0] * step_count
+        for item in sorted(roots, key=lambda item: -item.size):
+            if item.memory != memory:
+                continue
+            for index in range(item.first_step, item.last_step + 1):
+                live_items[index].append(item)
+                live_bytes[index] += item.size
+        for index in sorted(range(step_count), key=live_bytes.__getitem__, reverse=True):
+            for item in live_items[index]:
+                if item.name not in layout.block_indices:
+                    layout.allocate(item, item)
     return layout
 
 

@@ -33,7 +33,7 @@ from .....formats import (
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor
 
-__all__ = ["PlacedStep", "WORK_AREA_RULES", "get_work_area"]
+__all__ = ["MAX_DEPTHWISE_CHUNK_BYTES", "PlacedStep", "WORK_AREA_RULES", "get_work_area"]
 
 
 class PlacedStep(NamedTuple):
@@ -82,6 +82,8 @@ WorkAreaRule = Callable[[PlacedStep], int]
 
 #: Maximum bytes that the executors process at once.
 _MAX_CHUNK_BYTES = 65536
+#: The same for a depthwise convolution on venusA.
+MAX_DEPTHWISE_CHUNK_BYTES = 32768
 
 
 # ---- convolutions --------------------------------------------------------------------------------
@@ -112,20 +114,20 @@ def _get_conv_area_arcs(node: PlacedStep) -> int:
 def _get_conv_area_venusa(node: PlacedStep) -> int:
     """Return the work area of a Conv2dInt on venusA: its largest output tile for PSRAM, else 0.
 
-    The tile is the whole output unless the padded input exceeds `_MAX_CHUNK_BYTES`.
+    The tile is the whole output unless the padded input exceeds `_MAX_CHUNK_BYTES`, of a depthwise
+    convolution `MAX_DEPTHWISE_CHUNK_BYTES`.
     """
     if not node.is_output_in_psram:
         return 0
-    if _get_padded_row_bytes(node, 8) * node.x.shape[2] <= _MAX_CHUNK_BYTES:
+    is_depthwise = _is_depthwise(node)
+    max_tile_bytes = MAX_DEPTHWISE_CHUNK_BYTES if is_depthwise else _MAX_CHUNK_BYTES
+    if _get_padded_row_bytes(node, 8) * node.x.shape[2] <= max_tile_bytes:
         return node.y.planned_bytes
-    kernel_height = node.inputs[1].shape[2]
+    reach = node.inputs[1].shape[2]
+    if not is_depthwise:
+        reach = (reach - 1) * node.step.get("dilations", [1, 1])[0] + 1
+    row_bytes = _get_padded_row_bytes(node, 4 if is_depthwise else 8)
     stride = node.step.get("strides", [1, 1])[0]
-    if _is_depthwise(node):
-        max_tile_bytes, row_bytes = 32768, _get_padded_row_bytes(node, 4)
-        reach = kernel_height
-    else:
-        max_tile_bytes, row_bytes = _MAX_CHUNK_BYTES, _get_padded_row_bytes(node, 8)
-        reach = (kernel_height - 1) * node.step.get("dilations", [1, 1])[0] + 1
     _, channels, height, width = node.y.shape
     tile_rows = max((max_tile_bytes // row_bytes - reach + stride) // stride, 1)
     tile_count = math.ceil(height / tile_rows)
