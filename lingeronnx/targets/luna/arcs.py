@@ -44,7 +44,12 @@ from .vendor import LunaVendor
 __all__ = ["ARCS"]
 
 
-FAULTS = (*ARCS_VENUSA_FAULTS, LunaFault.TANH, LunaFault.LOG_SOFTMAX)
+FAULTS = (
+    *ARCS_VENUSA_FAULTS,
+    LunaFault.TANH,
+    LunaFault.LOG_SOFTMAX,
+    LunaFault.AVGPOOL_STRIDE,
+)
 
 ARCS = Target(
     name="arcs",

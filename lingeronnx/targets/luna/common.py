@@ -223,6 +223,10 @@ COMMON_FAULTS = (
     LunaFault.INPUT_TWICE,
     LunaFault.NO_CONSTANT,
     LunaFault.SHARED_CONSTANTS,
+    LunaFault.MUL_AREA,
+    LunaFault.MUL_POSITION,
+    LunaFault.RESHAPED_OUTPUT,
+    LunaFault.GROUPS_OF_ONE_INPUT,
 )
 ARCS_VENUSA_FAULTS = (
     *COMMON_FAULTS,
@@ -231,6 +235,7 @@ ARCS_VENUSA_FAULTS = (
     LunaFault.ADD_EXTERNAL,
     LunaFault.AFFINE_PLACEMENT,
     LunaFault.BATCH,
+    LunaFault.LEFT_OVER_ROWS,
     LunaFault.NARROW_WEIGHTS,
 )
 

@@ -179,10 +179,6 @@ class LunaFault(Enum):
             "area large enough"
         ),
     )
-    LSTM_ODD = (
-        "lstm-odd",
-        "LSTMInt with an odd number of units is wrong: a unit with zero weights is added",
-    )
     LSTM_STATE = (
         "lstm-state",
         (
@@ -203,6 +199,53 @@ class LunaFault(Enum):
             "LinearInt with several rows writes past its work area: it is split by outputs "
             "unless another node plans an area as large"
         ),
+    )
+    MUL_AREA = (
+        "mul-area",
+        (
+            "iqMul by one factor per channel writes past its work area: if no packer argument "
+            "avoids this, an identity BatchNorm2dInt makes the area large enough"
+        ),
+    )
+    MUL_POSITION = (
+        "mul-area",
+        ("iqMul of maps of one position writes past its output: they are multiplied as vectors"),
+    )
+    PAD_BYTES = (
+        "pad-bytes",
+        (
+            "iqPad crashes above 65536 bytes, also one that the packer inserts: the map is padded "
+            "in parts of channels"
+        ),
+    )
+    AVGPOOL_CHANNELS = (
+        "avgpool-channels",
+        (
+            "AvgPool2dInt over a large map divides its channels in another way than the packer: "
+            "8 channels or a multiple of them are pooled at a time"
+        ),
+    )
+    AVGPOOL_STRIDE = (
+        "avgpool-stride",
+        "average pooling with wide strides does not run: each window of a row is pooled alone",
+    )
+    LEFT_OVER_ROWS = (
+        "left-over-rows",
+        (
+            "convolutions over large maps are wrong if a stride leaves rows over at the bottom: "
+            "these are sliced off"
+        ),
+    )
+    RESHAPED_OUTPUT = (
+        "reshaped-output",
+        (
+            "the packer loses a graph output that is reshaped before and after: the second "
+            "Reshape reads the tensor in front of the first one"
+        ),
+    )
+    GROUPS_OF_ONE_INPUT = (
+        "groups-of-one-input",
+        "two grouped convolutions of one tensor do not pack: one reads a copy",
     )
     DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not used"
     NARROW_WEIGHTS = (

@@ -47,11 +47,12 @@ __all__ = ["VENUS"]
 FAULTS = (
     *COMMON_FAULTS,
     LunaFault.AVGPOOL_AREA,
+    LunaFault.AVGPOOL_CHANNELS,
     LunaFault.LSTM_SQUARE,
-    LunaFault.LSTM_ODD,
     LunaFault.LSTM_AREA,
     LunaFault.NORM_SHORT,
     LunaFault.PAD_READERS,
+    LunaFault.PAD_BYTES,
     LunaFault.PRE_PAD,
     LunaFault.GRU_HALVED,
     LunaFault.DEPTHWISE_MULTIPLIER,

@@ -306,36 +306,25 @@ def _get_hidden_sizes(result):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "model",
+    ("model", "prefetches"),
     (
-        lstm(5, 4, 8),
-        lstm(7, 6, 6),
-        lstm(1, 5, 5),
-        lstm(3, 6, 6, "bidirectional", last=True),
-        lstm(5, 8, 8, "reverse", layers=2, last=True),
-        lstm(13, 13, 4),
+        (lstm(5, 4, 8), False),
+        (lstm(7, 6, 6), False),
+        (lstm(3, 6, 6, "bidirectional", last=True), False),
+        (lstm(5, 8, 8, "reverse", layers=2, last=True), False),
+        (lstm(6, 9, 5), False),
+        (lstm(6, 8, 8), True),
+        (lstm(8, 5, 5), True),
     ),
-    ids=("h5_t4_f8", "h7_t6_f6", "h1", "both_ways", "two_layers", "h13"),
+    ids=("h5_t4_f8", "h7_t6_f6", "both_ways", "two_layers", "h6_f9", "h6_f8", "h8_f5"),
 )
-def test_an_lstm_has_an_even_number_of_units_on_venus(monkeypatch, model):
-    """The rows lstm_h5_t4_f8 and lstm_h7_t6_f6; of 6 units it was right, with the same nodes behind
-    it.
+def test_constants_of_an_lstm_with_gaps_are_not_prefetched_on_venus(model, prefetches):
+    """The rows lstm_h7_t6_f6_np and lstm_t9_i4_h6: odd units are right without prefetch, and six
+    over nine features are wrong with it.
     """
-    assert measured_rows.has_correct_row("lstm_h6_t4_f8", "venus")
-    before, after = assert_rewritten(monkeypatch, model, "venus")
-    sizes = [_get_hidden_sizes(result) for result in (before, after)]
-    assert all(size % 2 for size in sizes[0])
-    assert sizes[1] == [size + 1 for size in sizes[0]]
-    for node, units in zip(nodes(after, "LSTMInt"), sizes[1], strict=True):
-        width = shape(node.inputs[0])[2]
-        assert [shape(v) for v in node.inputs[1:3]] == [(4 * units, width), (4 * units, units)]
-        assert [shape(v)[-1] for v in node.outputs] == [units] * 3
-
-
-def test_an_even_lstm_and_other_chips_stay_as_they_are():
-    for units, platform in ((6, "venus"), (5, "arcs"), (5, "venusA")):
-        result = nets.quantized(lstm(units, 8, 8), platform=platform, effort="fast")
-        assert _get_hidden_sizes(result) == [units]
+    result = nets.quantized(model, platform="venus", effort="fast")
+    assert_right(result, "venus")
+    assert ("--dma_prefetch False" not in result.report.packer_args) == prefetches
 
 
 # ---- rows of a linear layer on venusA ----------------------------------------------------------

@@ -125,7 +125,6 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
         _find_softmax_stacks(net),
         _find_layer_norm_tensors(net),
         _find_global_average_outputs(net),
-        _find_lstm_outputs(net, target),
     ]
     groups = [group for group in groups if group]
     yield []
@@ -231,17 +230,6 @@ def find_reshape_source(net: PackerGraph, name: str) -> str:
             break
         name = producer.inputs[0]
     return name
-
-
-def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
-    """Return the first output of each LSTMInt with a consumer, if the chip needs it in PSRAM.
-
-    On chips whose LSTMInt is not batch-first the list is empty.
-    """
-    if not get_packer_profile(target).lstm_batch_first:
-        return []
-    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name]
-    return [name for name in outputs if net.find_consumers(name)]
 
 
 def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:

@@ -19,7 +19,7 @@ from ... import Target
 from ..._target import AppliedRewrite
 from .node_builders import IDENTITY_WEIGHT, insert_pointwise_conv
 
-__all__ = ["copy_duplicate_inputs"]
+__all__ = ["copy_duplicate_inputs", "insert_copy"]
 
 _MAX_CHANNELS = 8
 
@@ -43,7 +43,7 @@ def copy_duplicate_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrit
                 continue
             if value not in copies:
                 scale = float(ir.get_attr(producer, "scale_x"))
-                copies[value] = _insert_copy(graph, value, scale, node, target)
+                copies[value] = insert_copy(graph, value, scale, node, target)
             _replace_input(node, value, copies[value])
             description = (
                 f"graph input of {count} operands copied by an identity convolution: the packer "
@@ -60,7 +60,7 @@ def _replace_input(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
             node.replace_input_with(index, new)
 
 
-def _insert_copy(
+def insert_copy(
     graph: ir.Model, value: ir.Value, scale: float, consumer: ir.Node, target: Target
 ) -> ir.Value:
     """Insert an exact copy of `value`, quantized with `scale`, before `consumer` and return it.

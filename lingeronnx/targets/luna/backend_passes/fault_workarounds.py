@@ -12,7 +12,17 @@ Each fault that the target declares has its workaround here:
                       each slice: rotate a convolution over a row, so that nothing is hoisted
     pre-pad           the packer hoists the padding of a convolution into its input tensor, for all
                       consumers: such a convolution reads a copy, made by an identity convolution
-    lstm-odd          an LSTMInt with an odd number of units is wrong: add a unit
+    pad-bytes         an iqPad above 65536 bytes crashes, also a hoisted one: pad the channels in
+                      parts
+    avgpool-channels  packer and executor divide the channels of a large map in two ways: pool them
+                      in parts that both leave whole, or that are multiples of 8
+    avgpool-stride    wide strides of an average pool do not run: pool one window of a row at a
+                      time
+    left-over-rows    a large map whose last rows no window reads is wrong: slice them off
+    mul-area          maps of one position are multiplied as vectors
+    groups-of-one-input  two grouped convolutions of one tensor do not pack: one reads a copy
+    reshaped-output   the packer loses a graph output between two Reshapes: the second one reads
+                      the tensor in front of both
     lstm-area         the work area of an LSTMInt is too small: an identity LinearInt plans more
     lstm-state        the memory of its last state is too small: two Slices and an iqCat after it
                       leave enough
@@ -27,7 +37,7 @@ Each fault that the target declares has its workaround here:
                       LinearInt with several rows
     shared-constants  the packer prefetches the constants of a node together: nodes that share some
                       of them but not all get copies
-    norm-area         if no argument makes the work area large enough for a LayerNormInt, or for
+    norm-area, mul-area  if no argument makes the work area large enough for a LayerNormInt, or for
                       nodes that the workarounds above leave, an identity BatchNorm2dInt plans more
 
 An identity convolution is depthwise with a 1x1 kernel; its weight is 64 at scale 64.
@@ -55,8 +65,20 @@ from .linear import (
     split_linear_before_batch_norm,
     split_linear_outputs,
 )
-from .lstm import enlarge_lstm_work_area, pad_odd_lstm_units, reserve_lstm_state
+from .lstm import enlarge_lstm_work_area, reserve_lstm_state
 from .node_builders import IDENTITY_WEIGHT, MAX_CONCAT_INPUTS, insert_concat, make_slice
+from .packer_forms import (
+    copy_inputs_of_grouped_convs,
+    flatten_single_position_muls,
+    part_reshaped_outputs,
+)
+from .window_workarounds import (
+    has_hoisted_padding,
+    pool_single_windows,
+    slice_off_left_over_rows,
+    split_average_channels,
+    split_large_pads,
+)
 from .work_area_padding import SOFTMAX_WORK_BYTES, enlarge_work_area
 
 __all__ = ["HANDLED_FAULTS", "apply_fault_workarounds"]
@@ -318,20 +340,6 @@ def _get_2d_conv_shapes(
 _MAX_UNSPLIT_WEIGHT_BYTES = 32768
 
 
-def has_hoisted_padding(node: ir.Node) -> bool:
-    """Whether the packer moves the padding of Conv2dInt `node` into an iqPad before it.
-
-    It does if there is padding and the channels are fewer than the kernel's height or the map's
-    height is smaller than the kernel's width. False for other nodes.
-    """
-    shapes = _get_2d_conv_shapes(node)
-    if shapes is None or not any(ir.get_attr(node, "pads") or [0]):
-        return False
-    (_, _, height, _), (_, channels, kernel_h, kernel_w) = shapes
-    has_few_channels = int(channels or 0) < int(kernel_h or 0)
-    return has_few_channels or int(height or 0) < int(kernel_w or 0)
-
-
 def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Split every SoftmaxInt of three or more axes by rows, in place.
 
@@ -541,9 +549,14 @@ _WORKAROUNDS: tuple[tuple[LunaFault, Callable[[ir.Model, Target], list[AppliedRe
     (LunaFault.NARROW_WEIGHTS, legalize_int4_weights),
     (LunaFault.NO_CONSTANT, _add_dummy_weight),
     (LunaFault.PAD_READERS, _duplicate_shared_pads),
+    (LunaFault.PAD_BYTES, split_large_pads),
     (LunaFault.PRE_PAD, _rotate_row_convs),
     (LunaFault.PRE_PAD, _copy_inputs_of_padded_convs),
-    (LunaFault.LSTM_ODD, pad_odd_lstm_units),
+    (LunaFault.AVGPOOL_CHANNELS, split_average_channels),
+    (LunaFault.AVGPOOL_STRIDE, pool_single_windows),
+    (LunaFault.LEFT_OVER_ROWS, slice_off_left_over_rows),
+    (LunaFault.MUL_POSITION, flatten_single_position_muls),
+    (LunaFault.GROUPS_OF_ONE_INPUT, copy_inputs_of_grouped_convs),
     (LunaFault.LSTM_AREA, enlarge_lstm_work_area),
     (LunaFault.LSTM_STATE, reserve_lstm_state),
     (LunaFault.LINEAR_ROWS, convert_mean_linears_to_convs),
@@ -553,6 +566,7 @@ _WORKAROUNDS: tuple[tuple[LunaFault, Callable[[ir.Model, Target], list[AppliedRe
     # After the softmax, whose parts read its input several times.
     (LunaFault.INPUT_TWICE, copy_duplicate_inputs),
     (LunaFault.SHARED_CONSTANTS, _duplicate_partly_shared_constants),
+    (LunaFault.RESHAPED_OUTPUT, part_reshaped_outputs),
     (LunaFault.NORM_AREA, enlarge_work_area),  # last, because it evaluates the resulting graph
 )
 

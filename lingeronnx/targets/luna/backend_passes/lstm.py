@@ -1,4 +1,4 @@
-"""Exact rewrites of LSTMInt: an even number of units, and memory for writes past its plan."""
+"""Exact rewrites that reserve memory for what an LSTMInt writes past its plan."""
 
 from __future__ import annotations
 
@@ -10,78 +10,12 @@ from ....formats import LINEAR, LSTM
 from ....graph import ir
 from ... import Target
 from ..._target import AppliedRewrite
-from .node_builders import IDENTITY_WEIGHT, get_dims, insert_concat, insert_slice, make_slice
+from .node_builders import IDENTITY_WEIGHT, get_dims, insert_concat, insert_slice
 
-__all__ = ["enlarge_lstm_work_area", "pad_odd_lstm_units", "reserve_lstm_state"]
+__all__ = ["enlarge_lstm_work_area", "reserve_lstm_state"]
 
 #: Fewest steps of a half that is as large as a 32-bit state.
 _STATE_STEPS = 4
-
-#: Number of gates of an LSTMInt, and the input index of its recurrent weight.
-_GATES, _STATE_WEIGHT = 4, 2
-
-
-def pad_odd_lstm_units(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Add a unit with zero weights to every LSTMInt with an odd number of units, in place.
-
-    Its results are sliced off again, and no other unit reads its state. Returns one description per
-    node.
-    """
-    rewrites = []
-    for node in list(graph.graph):
-        units = int(ir.get_attr(node, "hidden_size", 0))
-        if node.op_type != LSTM.name or units % 2 == 0:
-            continue
-        for index, value in enumerate(node.inputs):
-            array = ir.const_value(value)
-            if value is None or array is None:
-                continue
-            padded = _pad_lstm_constant(array, units, is_recurrent_weight=index == _STATE_WEIGHT)
-            name = ir.unique_tensor_name(graph, f"{value.name}_even")
-            node.replace_input_with(index, ir.add_initializer(graph, name, padded))
-            if not value.uses() and not value.is_graph_output():
-                del graph.graph.initializers[str(value.name)]
-        ir.set_attr(node, "hidden_size", units + 1)
-        for value in node.outputs:
-            _slice_off_extra_unit(graph, node, value, units)
-        description = (
-            f"padded to {units + 1} units with zero weights: the chip miscomputes odd unit counts"
-        )
-        rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
-    return rewrites
-
-
-def _pad_lstm_constant(array: np.ndarray, units: int, is_recurrent_weight: bool) -> np.ndarray:
-    """Pad a weight [gates * units, inputs] or bias [gates * units] with zeros for one more unit.
-
-    The unit is added to each gate, and for a recurrent weight also to the inputs. Returns a new
-    array.
-    """
-    gates = array.reshape(_GATES, units, *array.shape[1:])
-    padded = np.pad(gates, [(0, 0), (0, 1), *[(0, 0)] * (array.ndim - 1)])
-    padded = padded.reshape(-1, *array.shape[1:])
-    if is_recurrent_weight:
-        padded = np.pad(padded, ((0, 0), (0, 1)))
-    return padded
-
-
-def _slice_off_extra_unit(graph: ir.Model, node: ir.Node, value: ir.Value, units: int) -> None:
-    """Widen `value`, an output of `node`, to `units` + 1 on the last axis, in place.
-
-    Its consumers read the first `units` through a Slice, which takes over the name; without
-    consumers there is no Slice.
-    """
-    name, shape, consumers = str(value.name), list(ir.get_shape(value) or ()), list(value.uses())
-    value.name = ir.unique_tensor_name(graph, f"{name}_even")
-    value.shape = ir.make_shape([*shape[:-1], units + 1])
-    if not consumers:
-        return
-    slice_node = make_slice(
-        graph, value, len(shape) - 1, 0, units, name, ir.get_tensor_names(graph)
-    )
-    graph.graph.insert_after(node, slice_node)
-    for consumer, index in consumers:
-        consumer.replace_input_with(index, slice_node.outputs[0])
 
 
 def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ....formats import CONCAT, CONV2D, RESHAPE
+from ....formats import CONCAT, CONV2D, QUANT, RESHAPE
 from ....graph import ir
 from ... import Target
 
@@ -14,9 +14,11 @@ __all__ = [
     "IDENTITY_WEIGHT",
     "MAX_CONCAT_INPUTS",
     "POINTWISE_CONV_ATTRIBUTES",
+    "find_scale",
     "get_dims",
     "insert_concat",
     "insert_pointwise_conv",
+    "insert_reshape",
     "insert_slice",
     "make_concat",
     "make_slice",
@@ -42,6 +44,21 @@ POINTWISE_CONV_ATTRIBUTES = {
 
 #: Attributes that select the platform of a node.
 _PLACEMENT_ATTRIBUTES = ("platform", "platform_quant", "quant_mode")
+
+
+def find_scale(value: ir.Value) -> tuple[float, ir.Node]:
+    """Return (scale, declaring node) of tensor `value`.
+
+    A Quant declares `scale_x`, other nodes `scale_o`; a node without it keeps the scale of its
+    first input. Raises AssertionError if no node declares it.
+    """
+    node = value.producer()
+    while node is not None:
+        key = "scale_x" if node.op_type == QUANT.name else "scale_o"
+        if key in node.attributes:
+            return float(ir.get_attr(node, key)), node
+        node = ir.require_input(node).producer()
+    raise AssertionError(f"no node declares the scale of '{value.name}'")
 
 
 def get_dims(value: ir.Value | None) -> list[int]:
@@ -208,7 +225,7 @@ def insert_pointwise_conv(
         **target.node_attributes.get("", {}),
     }
     used_names = ir.get_tensor_names(graph)
-    value = _insert_reshape(graph, value, image, f"{name}_image", before, used_names)
+    value = insert_reshape(graph, value, image, f"{name}_image", before, used_names)
     value = _insert_node(
         graph,
         CONV2D.name,
@@ -220,22 +237,24 @@ def insert_pointwise_conv(
         before=before,
         used_names=used_names,
     )
-    return _insert_reshape(graph, value, output_shape, name, before, used_names)
+    return insert_reshape(graph, value, output_shape, name, before, used_names)
 
 
-def _insert_reshape(
+def insert_reshape(
     graph: ir.Model,
     value: ir.Value,
     shape: Sequence[int],
     name: str,
     before: ir.Node,
     used_names: set[str],
+    always: bool = False,
 ) -> ir.Value:
     """Insert a Reshape of `value` to `shape` before node `before`; return its output.
 
-    Returns `value` itself if it has this shape already. `used_names` gets the new names.
+    Returns `value` itself if it has this shape already, unless `always`. `used_names` gets the new
+    names.
     """
-    if list(shape) == list(ir.get_shape(value) or ()):
+    if not always and list(shape) == list(ir.get_shape(value) or ()):
         return value
     constants = {"shape": np.array(shape, np.int64)}
     return _insert_node(

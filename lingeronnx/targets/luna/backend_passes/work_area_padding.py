@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, RESHAPE, SLICE, SOFTMAX
+from ....alignment import round_up
+from ....formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, MUL, RESHAPE, SLICE, SOFTMAX
 from ....graph import ir
 from ....graph.name_mapping import apply_file_names
 from ....ops.chip_part import extract_chip_part
@@ -59,10 +60,10 @@ class _WorkAreaDemand:
 def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Enlarge the common work area for nodes that write past it, in place, if no argument helps.
 
-    The nodes are LayerNormInt, SoftmaxInt and LinearInt, each if the chip has the fault. Tries the
-    largest demand of each kind by itself, then of all kinds together, and applies the first change
-    that makes the graph correct without writes past the plan. Returns descriptions, empty if
-    nothing changed.
+    The nodes are LayerNormInt, SoftmaxInt, LinearInt and iqMul, each if the chip has the fault.
+    Tries the largest demand of each kind by itself, then of all kinds together, and applies the
+    first change that makes the graph correct without writes past the plan. Returns descriptions,
+    empty if nothing changed.
     """
     area_bytes = max((_get_guaranteed_work_area(node, target) for node in graph.graph), default=0)
     unmet_by_finder: dict[_DemandFinder, list[_WorkAreaDemand]] = {}
@@ -217,12 +218,34 @@ def _find_softmaxes(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
     return demands
 
 
+def _find_channel_muls(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
+    """Return the demand of each iqMul by one factor per channel, on its first operand.
+
+    The product is written after the factors, C + C * H * W bytes.
+    """
+    demands = []
+    for node in graph.graph:
+        if node.op_type != MUL.name:
+            continue
+        value = ir.require_input(node)
+        shape, factor_shape = get_dims(value), get_dims(node.inputs[1])
+        if len(shape) != 4 or shape == factor_shape:
+            continue
+        required_bytes = shape[1] + math.prod(shape)
+        if required_bytes <= round_up(math.prod(shape[2:]) * (shape[1] + 1), 16):
+            continue  # planned by the iqMul itself
+        scale = float(ir.get_attr(node, "scale_x"))
+        demands.append(_WorkAreaDemand(node, required_bytes, value, scale, [(node, 0)]))
+    return demands
+
+
 _DemandFinder = Callable[[ir.Model, Target], list[_WorkAreaDemand]]
 
 _DEMAND_FINDERS: tuple[tuple[LunaFault, _DemandFinder], ...] = (
     (LunaFault.NORM_AREA, _find_layer_norms),
     (LunaFault.SOFTMAX_AREA, _find_softmaxes),
     (LunaFault.LINEAR_AREA, _find_multirow_linears),
+    (LunaFault.MUL_AREA, _find_channel_muls),
 )
 
 

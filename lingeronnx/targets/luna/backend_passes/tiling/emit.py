@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .....formats import QUANT
 from .....graph import ir
-from ..node_builders import make_concat, make_slice
+from ..node_builders import find_scale, make_concat, make_slice
 from .cascades import Cascade, RowRange, Tile
 
 __all__ = ["emit_tiles"]
@@ -141,21 +140,6 @@ class _TileEmitter:
 
 def _make_output_concat(run: Cascade, parts: Sequence[ir.Value], used_names: set[str]) -> ir.Node:
     """Make the iqCat that joins `parts` along the axis of cascade `run`, at its result's scale."""
-    scale, scale_node = _find_scale(run.result)
+    scale, scale_node = find_scale(run.result)
     name = f"{run.result.name}_joined"
     return make_concat(parts, run.axis, scale, scale_node, name, ir.reserve_name(name, used_names))
-
-
-def _find_scale(value: ir.Value) -> tuple[float, ir.Node]:
-    """Return (scale, declaring node) of tensor `value`.
-
-    A Quant declares `scale_x`, other nodes `scale_o`; a node without it keeps the scale of its
-    first input. Raises AssertionError if no node declares it.
-    """
-    node = value.producer()
-    while node is not None:
-        key = "scale_x" if node.op_type == QUANT.name else "scale_o"
-        if key in node.attributes:
-            return float(ir.get_attr(node, key)), node
-        node = ir.require_input(node).producer()
-    raise AssertionError(f"no node declares the scale of '{value.name}'")

@@ -224,8 +224,8 @@ def average_area(node: ir.Node, target: Target) -> str | None:
 
 
 @unmeasured(
-    "the executor of arcs rounds the width up as that of venus does; this explains two pools with a "
-    "stride of 46, which it refuses"
+    "the executor of arcs rounds the width up as that of venus does; this explains two measured "
+    "pools with a stride of 46"
 )
 def average_executor_line_buffer(node: ir.Node, target: Target) -> str | None:
     """the line buffer of an average pool as the executor counts it (the width rounded up to a power
