@@ -40,6 +40,7 @@ _TRIGGERS: Mapping[LunaFault, Callable[[ir.Node, Target], bool]] = {
         and tuple(ir.get_attr(node, "perm") or ()) in target.unsupported_perms
     ),
     LunaFault.LINEAR_ROWS: lambda node, target: node.op_type == "Linear" and _count_rows(node) != 1,
+    LunaFault.MUL_AREA: lambda node, target: _is_channel_mul(node),
     LunaFault.DIV_SCALE: lambda node, target: node.op_type == "Div",
     LunaFault.GRU_HALVED: lambda node, target: ir.base_op_type(node) == "GRU",
     LunaFault.GRU_FORMAT: lambda node, target: ir.base_op_type(node) == "GRU",
@@ -63,6 +64,17 @@ def _is_global_pool(node: ir.Node) -> bool:
     """Whether the kernel of pool `node` equals the spatial sizes of its input; False if unknown."""
     input_shape = ir.get_shape(node.inputs[0]) or ()
     return tuple(input_shape[2:]) == tuple(ir.get_attr(node, "kernel_shape"))
+
+
+def _is_channel_mul(node: ir.Node) -> bool:
+    """Whether a Mul multiplies a map by one factor per channel, with more channels than pixels."""
+    shapes = [ir.get_shape(value) or () for value in node.inputs]
+    if node.op_type != "Mul" or any(len(shape) != 4 or None in shape[1:] for shape in shapes):
+        return False
+    channels, *size = max(shape[1:] for shape in shapes)
+    return shapes[0][1:] != shapes[1][1:] and int(channels or 0) > math.prod(
+        int(d or 0) for d in size
+    )
 
 
 def _count_rows(node: ir.Node) -> int:
