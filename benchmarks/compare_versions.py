@@ -17,7 +17,8 @@ and becomes one fingerprint of two parts. `numbers`:
                type, shape and hash
     linger     hash of the same of the graph converted to domain linger, or whether there is one
     packer     the packer's command line
-    report     hash of the numbers, identifiers and structure of each entry, without sentences
+    report     hash of the numbers, identifiers and structure of each entry, without sentences and
+               without the seconds of a search's attempts
     check      the same of `check` of the float model and of the written file
     verdicts   decisions of trials and their figures (`flow/trials/verdict_log.py`)
     deployed   hashes of the files that `deploy` writes for a chip, C without comments
@@ -318,6 +319,8 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
             linger, linger_text = "none", str(error).replace(str(folder), "FOLDER")
         report = written.report.to_dict()
         packer = str(report.pop("packer")).replace(str(folder), "")
+        for trial in (report["search"] or {}).get("trials", ()):
+            del trial["seconds"]  # differs from run to run
         states = dict(settings.get("state", {}))
         report_numbers, report_texts = digest_entries(report, folder)
         float_numbers, float_texts = check_file(source, platform, folder)

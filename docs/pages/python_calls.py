@@ -41,6 +41,8 @@ def page() -> str:
 def _entry(name: str, thing: object) -> list[str]:
     """Return a call or a class, with the public methods that a class defines itself."""
     lines = [f"## lo.{name}", "", *_told(name, thing)]
+    if thing is lo.QuantConfig:
+        lines += ["The fields, with types and defaults, are the [settings](json.md#quant).", ""]
     if inspect.isclass(thing):
         for method, member in _methods(thing):
             lines += [f"### {name}.{method}", "", *_told(method, member)]
