@@ -91,7 +91,7 @@ _GRAPH_NAME = re.compile(
 
 #: Uses of `Any` per 1,000 lines, outside torch/. The limit only falls: it is to be lowered where
 #: the code stays below it by the slack.
-MAX_ANY_PER_1000_LINES = 3.0
+MAX_ANY_PER_1000_LINES = 2.7
 ANY_SLACK = 0.5
 
 MAX_POSITIONAL = 7
