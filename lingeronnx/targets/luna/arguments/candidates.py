@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ....formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, SOFTMAX
+from ....formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, MUL, SOFTMAX
 from ... import Target
 from ..evaluation import PreparedGraph
 from ..packer.int4_checks import INT4_BITS
@@ -125,6 +126,7 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
         _find_softmax_stacks(net),
         _find_layer_norm_tensors(net),
         _find_global_average_outputs(net),
+        _find_channel_mul_outputs(net),
     ]
     groups = [group for group in groups if group]
     yield []
@@ -213,6 +215,21 @@ def _find_global_average_outputs(net: PackerGraph) -> list[str]:
         if s.op == AVG_POOL2D.name
         and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))
     ]
+
+
+def _find_channel_mul_outputs(net: PackerGraph) -> list[str]:
+    """Return the outputs of iqMul by one factor per channel, with more factors than positions.
+
+    Such an iqMul writes past its work area, often into its output.
+    """
+    names = []
+    for step in net.steps:
+        shape = net.tensors[step.inputs[0]].shape
+        if step.op != MUL.name or len(shape) != 4 or net.tensors[step.inputs[1]].shape == shape:
+            continue
+        if shape[1] > math.prod(shape[2:]):
+            names.append(step.outputs[0])
+    return names
 
 
 def _find_lstm_inputs(net: PackerGraph) -> list[str]:

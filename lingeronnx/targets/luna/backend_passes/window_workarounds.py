@@ -90,7 +90,7 @@ def _pool_channels_in_parts(
         _compute_with_repeated_channels(graph, node)
         return f"{window.channels} channels repeated up to {_POOLED_CHANNELS}: the chip pools these"
     ranges = _choose_pooled_ranges(window, target)
-    _compute_in_parts(graph, node, 1, ranges, overlaps=True)
+    _compute_in_parts(graph, [node], 1, ranges, overlaps=True)
     return (
         f"{window.channels} channels pooled in {len(ranges)} parts: packer and executor divide "
         "them differently"
@@ -117,7 +117,7 @@ def pool_single_windows(graph: ir.Model, target: Target) -> list[AppliedRewrite]
         rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
         if windows > 1:
             starts = [stride * index for index in range(windows)]
-            _compute_in_parts(graph, node, 3, [(start, start + width) for start in starts])
+            _compute_in_parts(graph, [node], 3, [(start, start + width) for start in starts])
     return rewrites
 
 
@@ -141,24 +141,37 @@ def _choose_pooled_ranges(window: PackerWindow, target: Target) -> list[Range]:
 def split_large_pads(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Split iqPads with more than `MAX_COPY_BYTES` of output by channels, in place.
 
-    So are depthwise convolutions whose padding the packer moves into such an iqPad. A map with a
-    channel above the limit stays. Returns one description per node.
+    So are depthwise convolutions whose padding the packer moves into such an iqPad, and one that
+    alone reads an iqPad is split with it. A map with a channel above the limit stays. Returns one
+    description per node.
     """
     rewrites = []
     for node in list(graph.graph):
+        if node.graph is None:
+            continue  # split together with an iqPad
         channels, map_bytes = _measure_padded_map(node)
         if channels * map_bytes <= MAX_COPY_BYTES or map_bytes > MAX_COPY_BYTES:
             continue
         size = MAX_COPY_BYTES // map_bytes
         size = math.ceil(channels / math.ceil(channels / size))
         ranges = [(start, min(start + size, channels)) for start in range(0, channels, size)]
-        _compute_in_parts(graph, node, 1, ranges)
+        _compute_in_parts(graph, _collect_padded_layers(node), 1, ranges)
         description = (
             f"{channels} channels padded in {len(ranges)} parts: the chip pads at most "
             f"{MAX_COPY_BYTES} bytes"
         )
         rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
     return rewrites
+
+
+def _collect_padded_layers(node: ir.Node) -> list[ir.Node]:
+    """Return `node`, with the depthwise convolution that alone reads it if it is an iqPad."""
+    uses = list(node.outputs[0].uses())
+    if node.op_type != PAD.name or len(uses) != 1 or node.outputs[0].is_graph_output():
+        return [node]
+    consumer = uses[0].node
+    window = PackerWindow.from_node(consumer) if consumer.op_type == CONV2D.name else None
+    return [node, consumer] if window is not None and window.depthwise else [node]
 
 
 def _measure_padded_map(node: ir.Node) -> tuple[int, int]:
@@ -170,13 +183,13 @@ def _measure_padded_map(node: ir.Node) -> tuple[int, int]:
         _, channels, height, width = get_dims(node.outputs[0])
         source_channels = get_dims(node.inputs[0])[1]
         return (channels, height * width) if channels == source_channels else (0, 0)
-    if node.op_type != CONV2D.name or not has_hoisted_padding(node):
-        return 0, 0
-    window = PackerWindow.from_node(node)
+    window = PackerWindow.from_node(node) if node.op_type == CONV2D.name else None
     if window is None or not window.depthwise:
         return 0, 0
     hoists_rows = window.channels < window.kernel[0]
     hoists_columns = window.height < window.kernel[1]
+    if not hoists_rows and not hoists_columns:
+        return 0, 0
     height = window.height + hoists_rows * (window.pads[0] + window.pads[2])
     width = window.width + hoists_columns * (window.pads[1] + window.pads[3])
     return window.channels, height * width
@@ -199,31 +212,36 @@ def has_hoisted_padding(node: ir.Node) -> bool:
 
 
 def _compute_in_parts(
-    graph: ir.Model, node: ir.Node, axis: int, ranges: Sequence[Range], overlaps: bool = False
+    graph: ir.Model,
+    nodes: Sequence[ir.Node],
+    axis: int,
+    ranges: Sequence[Range],
+    overlaps: bool = False,
 ) -> None:
-    """Replace a node by one for each range of its input along an axis, and an iqCat, in place.
+    """Replace a chain of nodes by one for each range of its input along an axis, and an iqCat.
 
-    With `overlaps`, input and output have the same size along the axis, and results that an earlier
-    range has as well are sliced off.
+    In place. With `overlaps`, input and output have the same size along the axis, and results that
+    an earlier range has as well are sliced off.
     """
-    source = ir.require_input(node)
+    source, last = ir.require_input(nodes[0]), nodes[-1]
     parts, end_of_results = [], 0
     for first, end in ranges:
-        value = _slice(graph, node, source, axis, first, end, source)
-        part = _insert_part(graph, node, value, axis, first)
+        part = _slice(graph, last, source, axis, first, end, source)
+        for node in nodes:
+            part = _insert_part(graph, node, part, axis, first, before=last)
         if overlaps:
             start = end_of_results - first
-            part = _slice(graph, node, part, axis, start, end - first, node.outputs[0])
+            part = _slice(graph, last, part, axis, start, end - first, last.outputs[0])
             end_of_results = end
         parts.append(part)
-    scale, _ = find_scale(node.outputs[0])
+    scale, _ = find_scale(last.outputs[0])
     while len(parts) > 1:
         groups = [
             parts[start : start + MAX_CONCAT_INPUTS]
             for start in range(0, len(parts), MAX_CONCAT_INPUTS)
         ]
-        parts = [_join(graph, node, group, axis, scale) for group in groups]
-    _replace_by_producer(graph, node, parts[0])
+        parts = [_join(graph, last, group, axis, scale) for group in groups]
+    _replace_by_producer(graph, nodes, parts[0])
 
 
 def _join(
@@ -235,12 +253,12 @@ def _join(
     return insert_concat(graph, node, parts, axis, scale, f"{node.outputs[0].name}_joined")
 
 
-def _replace_by_producer(graph: ir.Model, node: ir.Node, value: ir.Value) -> None:
-    """Let the producer of `value` take the place of `node`, and the name of its output."""
+def _replace_by_producer(graph: ir.Model, nodes: Sequence[ir.Node], value: ir.Value) -> None:
+    """Let the producer of `value` take the place of `nodes`, and the name of their output."""
     producer = ir.producer(value)
     assert producer is not None
     graph.graph.remove(producer)
-    ir.replace_nodes(graph, [node], [producer])
+    ir.replace_nodes(graph, nodes, [producer])
 
 
 def _compute_with_repeated_channels(graph: ir.Model, node: ir.Node) -> None:
@@ -255,8 +273,8 @@ def _compute_with_repeated_channels(graph: ir.Model, node: ir.Node) -> None:
             name = f"{source.name}_repeated"
             repeated = insert_concat(graph, node, [repeated] * size, 1, scale, name)
     value = _slice(graph, node, repeated, 1, 0, _POOLED_CHANNELS, source)
-    part = _insert_part(graph, node, value, 1, 0)
-    _replace_by_producer(graph, node, _slice(graph, node, part, 1, 0, channels, node.outputs[0]))
+    part = _insert_part(graph, node, value, 1, 0, before=node)
+    _replace_by_producer(graph, [node], _slice(graph, node, part, 1, 0, channels, node.outputs[0]))
 
 
 def _slice(
@@ -281,9 +299,9 @@ def _slice(
 
 
 def _insert_part(
-    graph: ir.Model, node: ir.Node, value: ir.Value, axis: int, first: int
+    graph: ir.Model, node: ir.Node, value: ir.Value, axis: int, first: int, before: ir.Node
 ) -> ir.Value:
-    """Insert before `node` a copy of it that reads `value`, its input from index `first` on.
+    """Insert a copy of `node` before another one; it reads `value`, the input from `first` on.
 
     The constants of a depthwise convolution are sliced. The output has the size of the input along
     axis 1, and one column along axis 3. Returns the output of the copy.
@@ -312,5 +330,5 @@ def _insert_part(
     if node.op_type == CONV2D.name:
         ir.set_attr(copy, "group", shape[1])
     copy.outputs[0].shape = ir.make_shape(shape)
-    graph.graph.insert_before(node, copy)
+    graph.graph.insert_before(before, copy)
     return copy.outputs[0]

@@ -189,12 +189,12 @@ def _hoist_padding(net: PackerGraph) -> None:
         channels = source.shape[1] if is_depthwise else weight[1]
         hoists_rows = channels < kernel[0]
         hoists_columns = source.shape[2] < kernel[1]
-        if not hoists_rows and not hoists_columns:
+        is_hoisted = (hoists_rows, hoists_columns)  # pads are top, left, bottom, right
+        hoisted = [pad if is_hoisted[i % 2] else 0 for i, pad in enumerate(pads)]
+        if not any(hoisted):
             continue
         if source.name in net.inputs:
             return
-        is_hoisted = (hoists_rows, hoists_columns)  # pads are top, left, bottom, right
-        hoisted = [pad if is_hoisted[i % 2] else 0 for i, pad in enumerate(pads)]
         remaining = [pad - amount for pad, amount in zip(pads, hoisted, strict=True)]
         _insert_pad(net, step, hoisted, remaining)
 
