@@ -155,7 +155,7 @@ def main() -> None:
         args.model, args.calib, None, {"platform": args.platform, "effort": args.effort}
     )
     planned = plan_model(prepared)
-    session = build_quantized_model(prepared, planned, refine_weights(planned)).session()
+    session = build_quantized_model(planned, refine_weights(planned)).session()
     names = (
         [args.output]
         if args.output

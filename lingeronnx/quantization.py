@@ -327,7 +327,7 @@ def _find_best_candidate(
         Progress callback.
     """
     planned = plan_model(prepared, None if isinstance(plan, Encodings) else plan, progress)
-    best = build_candidate(prepared, planned, refine_weights(planned, progress=progress), progress)
+    best = build_candidate(planned, refine_weights(planned, progress=progress), progress)
     best = best if plan is not None else try_host_offload(best, progress)
     if prepared.conf.recipe.tries_methods:
         best = try_best_effort(best, progress)

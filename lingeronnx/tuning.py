@@ -164,7 +164,7 @@ def finetune(
     notes = [*planned.notes, *_format_untrained_note(qat_module)]
     tuned = replace(planned, plan=qat_module.plan, notes=notes)
     tuned_graph = replace_initializers(start, qat_module.get_weights())
-    result = build_quantized_model(prepared, tuned, tuned_graph, progress)
+    result = build_quantized_model(tuned, tuned_graph, progress)
     training = [vars(entry) for entry in history]
     result = replace(result, report=replace(result.report, training=training))
     if eval_data is None:

@@ -112,10 +112,9 @@ class AttemptRunner:
         """
         if self._best[0] == attempt:
             return self._best[1]
-        prepared, planned = self._prepare_attempt(attempt), self.plan_attempt(attempt)
-        model = build_candidate(
-            prepared, planned, refine_weights(planned, progress=self._progress), self._progress
-        )
+        planned = self.plan_attempt(attempt)
+        refined_graph = refine_weights(planned, progress=self._progress)
+        model = build_candidate(planned, refined_graph, self._progress)
         return (
             try_best_effort(model, self._progress) if planned.config.recipe.tries_methods else model
         )

@@ -61,7 +61,7 @@ def base_of(net, **options):
     """Return what the options give for a net, as `search` begins with it."""
     prepared = prepare_model(net, data(net), None, {"effort": "fast", **options}, hold_out=False)
     planned = plan_model(prepared)
-    return build_candidate(prepared, planned, refine_weights(planned))
+    return build_candidate(planned, refine_weights(planned))
 
 
 # ---- the ladder ------------------------------------------------------------------------------

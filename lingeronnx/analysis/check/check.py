@@ -150,7 +150,7 @@ def structure(
     prepared = prepare_model(model, calib, None, {"platform": platform})
     planned = plan_model(prepared)
     require_calibrated_scales(message, graph, planned.plan)
-    result = build_quantized_model(prepared, planned, planned.graph)
+    result = build_quantized_model(planned, planned.graph)
     return describe_model(result, graph, violations)
 
 

@@ -56,7 +56,7 @@ def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
     set_host_factors(graph, host_reasons, transforms)
     shared = group_shared_scales(partition, target)
     plan, notes = legalize(plan, partition, shared, target)
-    return PlannedModel.create(prepared, partition, plan, notes)
+    return PlannedModel(prepared, partition, plan, notes)
 
 
 def _insert_planned_host_scaling(plan: Plan, graph: ir.Model, target: Target) -> dict[str, str]:

@@ -117,7 +117,7 @@ def plan_imported_model(
         settings=conf.of_scales,
     )
     return replace(
-        PlannedModel.create(prepared, partition, plan, [*notes, *scale_notes]),
+        PlannedModel(prepared, partition, plan, [*notes, *scale_notes]),
         ranges={name: (entry.low, entry.high) for name, entry in scaled_stats.items()},
         imported_qparams=conversions,
         rejected_tensors=rejected,

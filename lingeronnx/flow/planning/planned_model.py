@@ -46,10 +46,8 @@ class PlannedModel:
 
     Attributes
     ----------
-    original, target, config, data
-        The user's graph, the target, the settings and the calibration data.
-    weights_fixed
-        Whether the weights were quantized by another tool and must not change.
+    prepared
+        The prepared model that was planned.
     partition
         Partition of the float graph.
     plan
@@ -72,14 +70,10 @@ class PlannedModel:
         {entry of another tool's plan: reason why it is not used}.
     """
 
-    original: ir.Model
-    target: Target
-    config: QuantConfig
-    data: Data
-    weights_fixed: bool
+    prepared: PreparedModel
     partition: Partition
     plan: Plan
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: PlanBasis = field(default_factory=PlanBasis)
     calibration: CalibrationResult | None = None
@@ -87,21 +81,30 @@ class PlannedModel:
     imported_qparams: Sequence[ImportedQParams] = ()
     rejected_tensors: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def create(
-        cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]
-    ) -> PlannedModel:
-        """Create the planned model of `prepared`, without ranges, basis and imports."""
-        return cls(
-            original=prepared.original,
-            target=prepared.target,
-            config=prepared.conf,
-            data=prepared.data,
-            weights_fixed=prepared.weights_fixed,
-            partition=partition,
-            plan=plan,
-            notes=notes,
-        )
+    @property
+    def original(self) -> ir.Model:
+        """The user's graph after the entry passes."""
+        return self.prepared.original
+
+    @property
+    def target(self) -> Target:
+        """The platform that the model is planned for."""
+        return self.prepared.target
+
+    @property
+    def config(self) -> QuantConfig:
+        """The settings of the call."""
+        return self.prepared.conf
+
+    @property
+    def data(self) -> Data:
+        """The calibration data."""
+        return self.prepared.data
+
+    @property
+    def weights_fixed(self) -> bool:
+        """Whether the weights were quantized by another tool and must not change."""
+        return self.prepared.weights_fixed
 
     def with_notes(self, notes: Iterable[str]) -> PlannedModel:
         """Return a copy with more notes for the report."""

@@ -104,7 +104,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
     if conf.bits < 16 and (wide := find_16bit_state_tensors(partition, conf.state, target)):
         notes.insert(0, f"{len(wide)} tensors and weights on state paths use 16 bits")
     return replace(
-        PlannedModel.create(prepared, partition, plan, [*observed.notes, *notes]),
+        PlannedModel(prepared, partition, plan, [*observed.notes, *notes]),
         ranges={name: (entry.low, entry.high) for name, entry in scaled_stats.items()},
         basis=PlanBasis(scaled_stats, policy),
         calibration=observed,

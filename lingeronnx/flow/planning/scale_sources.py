@@ -91,7 +91,7 @@ def plan_without_range_transforms(
     fast = prepared.without_effort
     planned = assign_scales(fast, calibrate_model(fast, progress, previous))
     plan = replace(planned.plan, settings=prepared.conf.of_scales)
-    return replace(planned, config=prepared.conf, plan=plan)
+    return replace(planned, prepared=prepared, plan=plan)
 
 
 def _replan_without_transforms(

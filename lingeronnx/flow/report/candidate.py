@@ -44,7 +44,7 @@ class Candidate:
 
     Attributes
     ----------
-    prepared, planned
+    planned
         The model and its plan.
     float_graph
         The planned float graph with refined weights.
@@ -56,12 +56,16 @@ class Candidate:
         Options that the weights were refined with; None if they were not.
     """
 
-    prepared: PreparedModel
     planned: PlannedModel
     float_graph: ir.Model
     lowered: LoweringResult
     fidelity: Fidelity
     refinement: RefinementOptions | None = None
+
+    @property
+    def prepared(self) -> PreparedModel:
+        """The prepared model that was planned."""
+        return self.planned.prepared
 
     @cached_property
     def result(self) -> QuantizedModel:
@@ -136,7 +140,6 @@ class Candidate:
 
 
 def build_candidate(
-    prepared: PreparedModel,
     planned: PlannedModel,
     float_graph: ir.Model,
     progress: Progress | None = None,
@@ -150,7 +153,7 @@ def build_candidate(
 
     Parameters
     ----------
-    prepared, planned
+    planned
         The model and its plan.
     float_graph
         The planned float graph with refined weights.
@@ -161,7 +164,7 @@ def build_candidate(
     refinement
         Options that the weights were refined with; None for the default ones.
     """
-    target = planned.target
+    prepared, target = planned.prepared, planned.target
     if float_graph is planned.graph:
         refinement = None
     elif refinement is None:
@@ -174,7 +177,6 @@ def build_candidate(
     fidelity = measure_fidelity(prepared, planned, lowered.graph, session, progress, locate_break)
     trim_memory()
     return Candidate(
-        prepared=prepared,
         planned=planned,
         float_graph=float_graph,
         lowered=lowered,
@@ -184,10 +186,7 @@ def build_candidate(
 
 
 def build_quantized_model(
-    prepared: PreparedModel,
-    planned: PlannedModel,
-    float_graph: ir.Model,
-    progress: Progress | None = None,
+    planned: PlannedModel, float_graph: ir.Model, progress: Progress | None = None
 ) -> QuantizedModel:
     """Lower a planned model with refined weights, and build the result with its report.
 
@@ -196,7 +195,7 @@ def build_quantized_model(
     ConstraintError
         If `require_chip` is set and the result is not chip-ready, or too slow.
     """
-    return build_candidate(prepared, planned, float_graph, progress).checked_model
+    return build_candidate(planned, float_graph, progress).checked_model
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,7 @@ def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> C
         note = f"effort best: none of these was kept; combined gain {total_gain}"
         return candidate.with_notes([*notes, note])
     refined_graph = refine_weights(best.planned, best.methods, progress=progress)
-    final = build_candidate(
-        prepared, best.planned, refined_graph, progress, refinement=best.methods
-    )
+    final = build_candidate(best.planned, refined_graph, progress, refinement=best.methods)
     if prepared.data.held_out_batches() and (regression := _format_regression(candidate, final)):
         return candidate.with_notes([*notes, regression])
     return final.with_notes(notes)

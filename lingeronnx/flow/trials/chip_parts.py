@@ -48,7 +48,8 @@ def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candi
     The selection hardly depends on the weights, so it runs without effort first, and then once more
     from its result with the configured effort. Returns `best` if nothing moves.
     """
-    draft = replace(best, prepared=best.prepared.without_effort)
+    draft_planned = replace(best.planned, prepared=best.prepared.without_effort)
+    draft = replace(best, planned=draft_planned)
     offloaded = _run_offload_rounds(draft, progress)
     if offloaded is draft:
         return best
@@ -132,7 +133,7 @@ def _replan_with_host_nodes(
     """
     offloaded = best.prepared.with_host_nodes(host)
     planned = plan_model(offloaded, None, progress, best.planned.calibration)
-    return build_candidate(offloaded, planned, refine_weights(planned, progress=progress), progress)
+    return build_candidate(planned, refine_weights(planned, progress=progress), progress)
 
 
 def _try_returning_layers(best: Candidate, progress: Progress | None) -> Candidate:

@@ -230,9 +230,8 @@ class CrossValidation:
     def is_chip_ready(self, planned: PlannedModel) -> bool:
         """Whether the planned model, without refinement, lowers to a chip-ready graph."""
         lowered = lower(planned.partition, planned.plan, planned.target)
-        return Candidate(
-            self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())
-        ).result.report.chip_ready
+        candidate = Candidate(planned, planned.graph, lowered, Fidelity({}, "", ()))
+        return candidate.result.report.chip_ready
 
     def _split_held_out(self, k: int) -> Sequence[dict[str, np.ndarray]]:
         """Split the samples of fold `k` into batches."""

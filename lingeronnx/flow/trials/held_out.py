@@ -130,9 +130,7 @@ def _quantize_trial(best: Candidate, progress: Progress | None) -> _HeldOutTrial
         progress("trial without held-out samples", 0, None)
     try:
         replanned = _plan_alike(reduced, planned)
-        return _HeldOutTrial(
-            _build_alike(reduced, replanned, best.refinement, progress), sample_count
-        )
+        return _HeldOutTrial(_build_alike(replanned, best.refinement, progress), sample_count)
     except (ConstraintError, ModelError):  # such as a scale that the chip does not support
         return None
 
@@ -192,7 +190,6 @@ def _rescale(current: Affine, old: Affine, new: Affine) -> Affine:
 
 
 def _build_alike(
-    reduced: PreparedModel,
     planned: PlannedModel,
     refinement: RefinementOptions | None,
     progress: Progress | None,
@@ -204,7 +201,7 @@ def _build_alike(
         feeds = select_refinement_samples(planned, _REFINEMENT_SAMPLES)
         options = replace(refinement, max_rows=_REFINEMENT_ROWS)
         graph = refine_weights(planned, options, feeds, progress)
-    return build_candidate(reduced, planned, graph, progress, locate_break, refinement)
+    return build_candidate(planned, graph, progress, locate_break, refinement)
 
 
 def _list_promising_calibrators(best: Candidate, trial: _HeldOutTrial) -> list[str]:
@@ -221,14 +218,14 @@ def _list_promising_calibrators(best: Candidate, trial: _HeldOutTrial) -> list[s
     if trial.candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB:
         return []
     assert planned.calibration is not None
-    default = _build_alike(prepared, planned, None, None, locate_break=False)
+    default = _build_alike(planned, None, None, locate_break=False)
     promising = []
     for calibrator in _CALIBRATORS:
         reconfigured = prepared.with_settings({"calibrator": calibrator})
         replanned = assign_scales(reconfigured, planned.calibration)
         if replanned.plan.tensors == planned.plan.tensors:
             continue
-        alternative = _build_alike(reconfigured, replanned, None, None, locate_break=False)
+        alternative = _build_alike(replanned, None, None, locate_break=False)
         if _accept_calibrator(_compute_gain(default, alternative), f"{calibrator} unrefined"):
             promising.append(calibrator)
     return promising

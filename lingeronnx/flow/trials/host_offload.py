@@ -130,7 +130,7 @@ def _build_offloaded(
     refined_graph = refine_weights(
         planned, progress=progress, previous=(best.planned, best.float_graph)
     )
-    return build_candidate(offloaded, planned, refined_graph, progress)
+    return build_candidate(planned, refined_graph, progress)
 
 
 def select_required_host_nodes(prepared: PreparedModel) -> dict[str, str]:

@@ -49,7 +49,7 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
     Candidate
         The improved candidate with a note on the scales and the gain, or `candidate`.
     """
-    prepared, planned = candidate.prepared, candidate.planned
+    planned = candidate.planned
     if not _is_applicable(candidate):
         return candidate
     if progress is not None:
@@ -64,7 +64,6 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
         if plan is None:
             continue
         trial = build_candidate(
-            prepared,
             replace(planned, plan=plan),
             candidate.float_graph,
             progress,
@@ -80,7 +79,6 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
         return candidate
     if best.fidelity.is_lossy:  # again, now locating the break
         best = build_candidate(
-            prepared,
             best.planned,
             candidate.float_graph,
             progress,

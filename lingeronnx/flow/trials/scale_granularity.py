@@ -54,7 +54,7 @@ def try_finer_granularity(
         calibration = calibrate_model(reconfigured, None, planned.calibration)
         replanned = assign_scales(reconfigured, calibration)
         refined_graph = refine_weights(replanned, progress=progress)
-        rebuilt = build_candidate(reconfigured, replanned, refined_graph, progress)
+        rebuilt = build_candidate(replanned, refined_graph, progress)
         finer = drop_harmful_stages(rebuilt, progress)
     except ConstraintError:  # with require_chip
         return None

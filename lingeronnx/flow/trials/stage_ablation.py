@@ -54,23 +54,21 @@ def drop_harmful_stages(candidate: Candidate, progress: Progress | None = None) 
     if not has_decisive_samples(candidate):
         return candidate
     prepared, planned = candidate.prepared, candidate.planned
-    unrefined = _build_unrefined(prepared, planned, progress)
+    unrefined = _build_unrefined(planned, progress)
     best = _choose_refinement(candidate, unrefined, progress)
     untransformed = None
     if planned.basis.policy is not None:
         untransformed = _plan_without_transforms(prepared, planned, progress)
     if untransformed is not None:
-        plain = _build_unrefined(prepared, untransformed, progress)
+        plain = _build_unrefined(untransformed, progress)
         if is_better(unrefined, plain):
-            refined = _build_refined(prepared, untransformed, RefinementOptions(), progress)
+            refined = _build_refined(untransformed, RefinementOptions(), progress)
             alternative = _choose_refinement(refined, plain, progress)
             best = _prefer_if_better(best, alternative, _TRANSFORMS_DROPPED)
     if best is candidate or not best.fidelity.is_lossy:
         return best
     # again, now locating the break
-    return build_candidate(
-        prepared, best.planned, best.float_graph, progress, refinement=best.refinement
-    )
+    return build_candidate(best.planned, best.float_graph, progress, refinement=best.refinement)
 
 
 def _choose_refinement(
@@ -87,26 +85,20 @@ def _choose_refinement(
     if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
         return best
     options = RefinementOptions(match_relu_means=True)
-    relu_means = _build_refined(refined.prepared, refined.planned, options, progress)
+    relu_means = _build_refined(refined.planned, options, progress)
     return _prefer_if_better(best, relu_means, _RELU_MEANS_USED)
 
 
-def _build_unrefined(
-    prepared: PreparedModel, planned: PlannedModel, progress: Progress | None
-) -> Candidate:
+def _build_unrefined(planned: PlannedModel, progress: Progress | None) -> Candidate:
     """Build and measure the candidate of a planned model without refined weights."""
-    return build_candidate(prepared, planned, planned.graph, progress, locate_break=False)
+    return build_candidate(planned, planned.graph, progress, locate_break=False)
 
 
 def _build_refined(
-    prepared: PreparedModel,
-    planned: PlannedModel,
-    options: RefinementOptions,
-    progress: Progress | None,
+    planned: PlannedModel, options: RefinementOptions, progress: Progress | None
 ) -> Candidate:
     """Build and measure the candidate of a planned model with weights refined by `options`."""
     return build_candidate(
-        prepared,
         planned,
         refine_weights(planned, options, progress=progress),
         progress,

@@ -249,7 +249,6 @@ class QatState:
             self.traced.update_constants()
         qat_module = self.traced.qat_module
         return build_quantized_model(
-            self.traced.prepared,
             replace(self.traced.planned, plan=qat_module.plan),
             qat_module.export_float_graph(),
         )

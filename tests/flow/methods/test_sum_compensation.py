@@ -47,7 +47,7 @@ def test_the_sum_comes_nearer_on_unseen_data():
         RefinementOptions(match_float_outputs=True),
         RefinementOptions(match_float_outputs=True, compensate_summands=True),
     ):
-        made = build_candidate(prepared, planned, refine_weights(planned, methods))
+        made = build_candidate(planned, refine_weights(planned, methods))
         measure = Agreement()
         measure.add(
             want, open_lowered_session(made.lowered.graph, prepared.target).run(["s"], test)[0]

@@ -167,7 +167,7 @@ def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
     x = rng.normal(size=(48, 4)).astype(np.float32)
     prepared = prepare_model(net, {"x": x}, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
-    made = build_candidate(prepared, planned, planned.graph)
+    made = build_candidate(planned, planned.graph)
     (have,) = made.checked_model.session().run(["z"], {"x": x})
     each = np.square(x.astype(np.float64) @ weight - have).sum(axis=1)
     power = np.square(x.astype(np.float64) @ weight).sum()

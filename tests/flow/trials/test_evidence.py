@@ -63,8 +63,6 @@ def test_real_data_and_effort_are_evidence(settings, data, expected):
     prepared = prepare_model(model, nets.samples(model, 24) if data else None, None, settings)
     planned = plan_model(prepared)
     assert (
-        has_decisive_samples(
-            build_candidate(prepared, planned, refine_weights(planned), locate_break=False)
-        )
+        has_decisive_samples(build_candidate(planned, refine_weights(planned), locate_break=False))
         is expected
     )

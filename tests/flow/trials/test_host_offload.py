@@ -135,7 +135,7 @@ def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
         node.op_type for node in prepared.graph.graph if str(node.name) in prepared.parts.floats
     }
     planned = plan_model(prepared, None, None)
-    best = build_candidate(prepared, planned, planned.graph)
+    best = build_candidate(planned, planned.graph)
     monkeypatch.setattr(host_offload, "output_sqnr_levels", lambda one: [0.0])
     monkeypatch.setattr(
         host_offload,

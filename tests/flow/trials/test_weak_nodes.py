@@ -39,7 +39,7 @@ def of_one_plan(model):
         model, samples(model, 32), None, {"platform": "venus", "effort": "fast", "max_parts": 9}
     )
     planned = plan_model(prepared, None, None)
-    return build_candidate(prepared, planned, refine_weights(planned))
+    return build_candidate(planned, refine_weights(planned))
 
 
 def by_operator(graph, levels):
