@@ -300,7 +300,7 @@ def _offload_and_retry(best: Candidate, progress: Progress | None) -> Candidate:
     """
     offloaded = offload_rejected_layers(best, progress)
     if offloaded is not best:
-        if offloaded.prepared.conf.recipe.tries_methods:
+        if offloaded.prepared.recipe.tries_methods:
             offloaded = try_best_effort(offloaded, progress)
         offloaded = drop_harmful_stages(offloaded, progress)
     notes = describe_ineffective_overrides(offloaded.prepared)
@@ -329,7 +329,7 @@ def _find_best_candidate(
     planned = plan_model(prepared, None if isinstance(plan, Encodings) else plan, progress)
     best = build_candidate(planned, refine_weights(planned, progress=progress), progress)
     best = best if plan is not None else try_host_offload(best, progress)
-    if prepared.conf.recipe.tries_methods:
+    if prepared.recipe.tries_methods:
         best = try_best_effort(best, progress)
     elif plan is None:
         best = try_finer_noisy_scales(best, progress)

@@ -129,7 +129,7 @@ def finetune(
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
     planned = plan_model(prepared, explicit_plan, progress)
-    methods = RefinementOptions.all() if prepared.conf.recipe.tries_methods else RefinementOptions()
+    methods = RefinementOptions.all() if prepared.recipe.tries_methods else RefinementOptions()
     # Soft rounding learns the rounding of each weight; other training starts from refined weights.
     start = planned.graph if recipe.rounding == "soft" else refine_weights(planned, methods)
     qat_module = QatModule(start, planned.plan, prepared.target, prepared.data.first())

@@ -42,7 +42,6 @@ from ..settings import (
 )
 from ..targets import LatencyOptions, Target
 from ..validation import format_validation_error
-from .recipe import EffortRecipe, get_recipe
 
 __all__ = [
     "Override",
@@ -153,11 +152,6 @@ class QuantConfig(BaseModel):
     clock: float | None = _field("clock")
     budget_ms: float | None = _field("budget_ms")
     timing: str | None = _field("timing")
-
-    @property
-    def recipe(self) -> EffortRecipe:
-        """The steps that the effort runs."""
-        return get_recipe(self.effort)
 
     @property
     def time(self) -> LatencyOptions:

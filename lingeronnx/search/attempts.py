@@ -115,9 +115,9 @@ class AttemptRunner:
         planned = self.plan_attempt(attempt)
         refined_graph = refine_weights(planned, progress=self._progress)
         model = build_candidate(planned, refined_graph, self._progress)
-        return (
-            try_best_effort(model, self._progress) if planned.config.recipe.tries_methods else model
-        )
+        if not planned.prepared.recipe.tries_methods:
+            return model
+        return try_best_effort(model, self._progress)
 
     def plan_attempt(self, attempt: Attempt) -> PlannedModel:
         """Plan an attempt, with its `floats` (selectors) left in float.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lingeronnx
-from lingeronnx.flow.config import QuantConfig
+from lingeronnx.flow import prepare_model
 from lingeronnx.flow.recipe import (
     DRAFT_EFFORT,
     EFFORTS,
@@ -18,6 +18,7 @@ from lingeronnx.flow.recipe import (
 )
 
 PACKAGE = Path(lingeronnx.__file__).parent
+DIGITS = PACKAGE.parent / "models" / "digits_cnn.onnx"
 
 
 def test_slower_efforts_run_all_steps_of_faster_ones():
@@ -31,9 +32,11 @@ def test_draft_is_the_cheapest():
     assert not any(astuple(get_recipe(DRAFT_EFFORT)))
 
 
-def test_config_has_the_recipe_of_its_effort():
-    assert QuantConfig().recipe == get_recipe("normal")
-    assert QuantConfig(effort="best").recipe.tries_methods
+def test_prepared_model_has_the_recipe_of_its_effort():
+    prepared = prepare_model(DIGITS, None, None, {"effort": "best"})
+    assert prepared.recipe == get_recipe("best")
+    assert prepared.draft.recipe == get_recipe(DRAFT_EFFORT)
+    assert prepared.draft.conf == prepared.conf
 
 
 @pytest.mark.parametrize("equalizes", [True, False])

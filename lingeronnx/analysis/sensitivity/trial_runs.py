@@ -136,7 +136,7 @@ class TrialRuns:
         """
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
-        if not self.planned.config.recipe.equalizes_channels:
+        if not self.planned.prepared.recipe.equalizes_channels:
             notes.append(
                 f"effort {self.planned.config.effort} does not equalize channels: "
                 "try --effort normal before you skip a layer"

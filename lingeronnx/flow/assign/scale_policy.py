@@ -245,7 +245,7 @@ def build_scale_policy(
         overrides=overrides,
         weight_scales=conf.weight_scales,
         asymmetric=conf.activations == "asymmetric",
-        weights_refined=conf.recipe.refines_weights,
+        weights_refined=prepared.recipe.refines_weights,
         widened_weights=widened_weights,
     )
 

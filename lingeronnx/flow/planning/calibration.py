@@ -33,7 +33,7 @@ class CalibrationResult:
     Attributes
     ----------
     effort
-        The configured effort.
+        Effort of the calibration.
     partition
         Partition of the float graph with equalized channels.
     equalization_factors
@@ -86,7 +86,7 @@ def calibrate_model(
     factors: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
     channel_stats = {} if previous is None else dict(previous.channel_stats)
-    if conf.recipe.equalizes_channels:
+    if prepared.recipe.equalizes_channels:
         max_samples = choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
         feeds = prepared.data.first(max_samples)
         feed_batches = list(prepared.data.split_feeds(feeds, batch_size))
@@ -121,7 +121,7 @@ def calibrate_model(
     else:
         shared = group_shared_scales(partition, target)
     return CalibrationResult(
-        effort=conf.effort,
+        effort=prepared.effort,
         partition=partition,
         equalization_factors=factors,
         stats=stats,

@@ -73,7 +73,7 @@ def plan_imported_model(
     ]
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
-        stats = calibrate_model(prepared.without_effort, progress).stats
+        stats = calibrate_model(prepared.draft, progress).stats
     policy = build_scale_policy(prepared, partition, ())
     range_factors = fit_range_factors(partition, shared, {}, target, policy=policy, optimize=False)
     factors.apply_factors(partition, range_factors)

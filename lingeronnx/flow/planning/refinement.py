@@ -52,7 +52,7 @@ def refine_weights(
         Another plan for the same model, and its float graph refined by the same methods on the same
         data. Layers with the same inputs, integers and scales are copied from it.
     """
-    if not planned.config.recipe.refines_weights or planned.weights_fixed:
+    if not planned.prepared.recipe.refines_weights or planned.weights_fixed:
         return planned.graph
     options = options or RefinementOptions()
     copy = ir.clone(planned.graph)

@@ -65,7 +65,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         stats,
         target,
         policy=policy,
-        optimize=conf.mode == "q-value" and conf.recipe.optimizes_ranges,
+        optimize=conf.mode == "q-value" and prepared.recipe.optimizes_ranges,
         by_channel=conf.weight_scales != "tensor",
     )
     factors.apply_factors(partition, range_factors)
@@ -74,7 +74,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
     partition, plan, notes = assign_with_float_fallback(
         partition, shared, scaled_stats, target, policy, conf.require_chip
     )
-    if conf.recipe.checks_clipping_at_outputs:
+    if prepared.recipe.checks_clipping_at_outputs:
         batches = _select_output_samples(prepared)
         relaxed_scales = find_costly_clipping(
             partition,

@@ -84,14 +84,14 @@ def plan_without_range_transforms(
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
 ) -> PlannedModel:
-    """Plan a model without range transforms; `previous` is as in `calibrate_model`.
+    """Plan a model without range transforms, by the recipe of drafts; otherwise as `plan_model`.
 
-    Planned without effort; the result has the settings of `prepared` all the same.
+    `previous` is a calibration whose statistics are reused. The result belongs to `prepared`, so
+    that its weights are refined if the recipe of `prepared` says so.
     """
-    fast = prepared.without_effort
-    planned = assign_scales(fast, calibrate_model(fast, progress, previous))
-    plan = replace(planned.plan, settings=prepared.conf.of_scales)
-    return replace(planned, prepared=prepared, plan=plan)
+    draft = prepared.draft
+    planned = assign_scales(draft, calibrate_model(draft, progress, previous))
+    return replace(planned, prepared=prepared)
 
 
 def _replan_without_transforms(

@@ -31,7 +31,7 @@ from ...targets import Target
 from ..config import QuantConfig
 from ..factor_groups import partition_with_clip_fallback
 from ..partition import Partition
-from ..recipe import DRAFT_EFFORT
+from ..recipe import DRAFT_EFFORT, EffortRecipe, get_recipe
 from .calibration_data import load_calibration_data
 from .float_outputs import FloatOutputCache, map_outputs_to_logits
 from .input_sizes import infer_input_shapes, set_input_shapes
@@ -91,6 +91,8 @@ class PreparedModel:
         Values of inputs that are constant.
     tail
         The part after `original` whose shapes depend on values, or None.
+    is_draft
+        Whether the recipe of drafts applies instead of that of the configured effort.
     opened
         Cached onnxruntime sessions of host parts, by content (`FloatFallback`).
     """
@@ -113,6 +115,7 @@ class PreparedModel:
     digest: str = ""
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
     tail: DynamicTail | None = None
+    is_draft: bool = False
     opened: FallbackSessionCache = field(default_factory=dict, compare=False)
 
     @property
@@ -159,19 +162,35 @@ class PreparedModel:
         return Selectors(self.original, graph)
 
     @property
-    def without_effort(self) -> PreparedModel:
-        """A copy with the setting `effort` of drafts, the fastest."""
-        return self.with_settings({"effort": DRAFT_EFFORT})
+    def effort(self) -> str:
+        """The effort that the model is quantized with: the configured one, or that of drafts."""
+        return DRAFT_EFFORT if self.is_draft else self.conf.effort
+
+    @property
+    def recipe(self) -> EffortRecipe:
+        """The steps that the effort runs."""
+        return get_recipe(self.effort)
+
+    @property
+    def draft(self) -> PreparedModel:
+        """A copy that is quantized by the recipe of drafts; its settings, as recorded, stay.
+
+        It shares the runner of the graph if there is one already.
+        """
+        return self._share_runner(replace(self, is_draft=True))
 
     def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
         """Return a copy with other values of `settings`, which are not checked.
 
         It shares the runner of the graph if there is one already.
         """
-        changed = replace(self, conf=self.conf.model_copy(update=settings))
+        return self._share_runner(replace(self, conf=self.conf.model_copy(update=settings)))
+
+    def _share_runner(self, copy: PreparedModel) -> PreparedModel:
+        """Return `copy`, of the same graph, with the runner of this model if there is one."""
         if "runner" in vars(self):
-            vars(changed)["runner"] = self.runner
-        return changed
+            vars(copy)["runner"] = self.runner
+        return copy
 
     @cached_property
     def moved(self) -> dict[str, str]:
@@ -183,18 +202,10 @@ class PreparedModel:
         return {name: reason for name, reason in self.parts.floats.items() if name in chip_nodes}
 
     def with_hold_out(self, rule: HoldOut) -> PreparedModel:
-        """Return a copy whose data hold out other samples, as `rule` says.
-
-        It shares the runner of the graph if there is one, but begins a new cache of float outputs.
-        """
-        changed = replace(
-            self,
-            data=self.data.with_hold_out(rule),
-            float_outputs=_make_float_output_cache(self.original, self.source, self.conf),
-        )
-        if "runner" in vars(self):
-            vars(changed)["runner"] = self.runner
-        return changed
+        """Return a copy whose data hold out other samples; it shares the runner if there is one."""
+        float_outputs = _make_float_output_cache(self.original, self.source, self.conf)
+        changed = replace(self, data=self.data.with_hold_out(rule), float_outputs=float_outputs)
+        return self._share_runner(changed)
 
     def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
         """Return a copy with the given nodes in float, in addition to those of `skip`.

@@ -48,13 +48,13 @@ def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candi
     The selection hardly depends on the weights, so it runs without effort first, and then once more
     from its result with the configured effort. Returns `best` if nothing moves.
     """
-    draft_planned = replace(best.planned, prepared=best.prepared.without_effort)
-    draft = replace(best, planned=draft_planned)
+    draft_prepared = best.prepared.draft
+    if best.prepared.recipe == draft_prepared.recipe:
+        return _run_offload_rounds(best, progress)
+    draft = replace(best, planned=replace(best.planned, prepared=draft_prepared))
     offloaded = _run_offload_rounds(draft, progress)
     if offloaded is draft:
         return best
-    if best.prepared.conf.recipe == offloaded.prepared.conf.recipe:
-        return offloaded
     replanned = _replan_with_host_nodes(best, offloaded.prepared.parts.floats, progress)
     return _run_offload_rounds(replanned, progress)
 
@@ -92,7 +92,7 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
     data.
     """
     prepared = best.prepared
-    if not prepared.conf.recipe.measures_alternatives or prepared.synthetic:
+    if not prepared.recipe.measures_alternatives or prepared.synthetic:
         return best
     chip_parts = best.result.report.program.chip
     max_macs = _SMALL_PART_SHARE * sum(part.macs for part in chip_parts)

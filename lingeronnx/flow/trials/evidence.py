@@ -66,7 +66,7 @@ def can_choose_by_samples(prepared: PreparedModel) -> bool:
     That is, the effort measures alternatives, and the weights are not fixed.
     """
     return (
-        prepared.conf.recipe.measures_alternatives
+        prepared.recipe.measures_alternatives
         and not prepared.synthetic
         and not prepared.weights_fixed
     )

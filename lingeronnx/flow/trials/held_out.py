@@ -118,7 +118,7 @@ def _quantize_trial(best: Candidate, progress: Progress | None) -> _HeldOutTrial
     prepared, planned = best.prepared, best.planned
     if prepared.synthetic or prepared.calls is not None or prepared.read is not None:
         return None
-    if not prepared.conf.recipe.measures_alternatives or planned.calibration is None:
+    if not prepared.recipe.measures_alternatives or planned.calibration is None:
         return None
     if prepared.data.held_out_batches():
         return None

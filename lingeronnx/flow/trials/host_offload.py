@@ -68,7 +68,7 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
         for nodes, min_gain_db in _list_trials(best, in_parts, has_poor_output)
         if nodes.keys() - host_by_default
     ]
-    if not conf.recipe.measures_alternatives:
+    if not prepared.recipe.measures_alternatives:
         return best.with_notes([_NOT_TRIED_NOTE.format(conf.effort)] if trials else ())
     required = select_required_host_nodes(prepared)
     if (

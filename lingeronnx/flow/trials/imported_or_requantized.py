@@ -86,7 +86,7 @@ def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
     Reasons are the effort, samples that cannot be held out, and less than MIN_SAMPLES.
     """
     prepared = imported.prepared
-    if not prepared.conf.recipe.measures_alternatives:
+    if not prepared.recipe.measures_alternatives:
         return f"effort is {prepared.conf.effort}", {}
     has_other_batch_axis = any(spec.axis for spec in prepared.data.inputs.values())
     if prepared.calls is not None or prepared.tail is not None or has_other_batch_axis:

@@ -57,7 +57,7 @@ def select_low_sqnr_nodes_to_offload(
     dict
         {node: reason} in addition to the nodes in float; empty if nothing is better.
     """
-    prepared = best.prepared.without_effort
+    prepared = best.prepared.draft
 
     def evaluate_offload(host: Mapping[str, str]) -> Candidate:
         """Plan the model with further nodes on the host (name -> reason), and measure it."""
