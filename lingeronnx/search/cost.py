@@ -84,7 +84,7 @@ def measure_cost(attempt: Candidate) -> AttemptCost:
     constants = attempt.lowered.graph.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in constants if value.const_value is not None)
     size -= _int4_savings_bytes(attempt.lowered.graph)
-    report = attempt.result.report
+    report = attempt.report
     latency = report.time.latency
     cycles = None if latency is None else latency.total
     return AttemptCost(size, macs, cycles, report.flash if report.is_chip else size)

@@ -28,178 +28,90 @@ from ..methods.refine import RefinementOptions
 from ..planning.planned_model import PlannedModel
 from ..prepare.preparation import PreparedModel
 from .describe import build_report, is_split_into_parts
-from .fidelity import Fidelity, measure_fidelity
+from .fidelity import Fidelity, describe_break, measure_fidelity
 from .quantized_model import QuantizedModel
 from .report import Report
 
-__all__ = ["Candidate", "build_candidate", "build_quantized_model"]
+__all__ = [
+    "Candidate",
+    "ChipGraph",
+    "build_candidate",
+    "build_quantized_model",
+    "is_chip_ready_without_refinement",
+]
 
 _MAX_STORED_SAMPLES = 8  # calibration samples stored in the result
 _MAX_MOMENT_SAMPLES = 256  # calibration samples whose moments are stored in the graph
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A planned and refined model whose integer graph has been compared with the float model.
+class ChipGraph:
+    """An integer graph after the backend passes of its target, which keep its integers.
+
+    The passes run at the first access. A model of several parts has none here: they run on each
+    part separately.
 
     Attributes
     ----------
-    planned
-        The model and its plan.
-    float_graph
-        The planned float graph with refined weights.
     lowered
-        The integer graph before backend passes.
-    fidelity
-        Distance of its outputs from the float model.
-    refinement
-        Options that the weights were refined with; None if they were not.
+        The integer graph before the passes; it is not modified.
+    planned
+        The model that it was lowered from.
     """
 
+    lowered: ir.Model
     planned: PlannedModel
-    float_graph: ir.Model
-    lowered: LoweringResult
-    fidelity: Fidelity
-    refinement: RefinementOptions | None = None
 
     @property
-    def prepared(self) -> PreparedModel:
-        """The prepared model that was planned."""
-        return self.planned.prepared
+    def graph(self) -> ir.Model:
+        """The graph after the passes."""
+        return self._run_passes[0]
+
+    @property
+    def rewrites(self) -> Sequence[AppliedRewrite]:
+        """The rewrites of the passes."""
+        return self._run_passes[1]
 
     @cached_property
-    def result(self) -> QuantizedModel:
-        """The graph after backend passes, which keep its integers, with its report.
+    def _run_passes(self) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+        """The graph and the rewrites; a copy without rewrites if there are several parts."""
+        if is_split_into_parts(self.planned):
+            return ir.clone(self.lowered), ()
+        return self.planned.target.run_backend_passes(self.lowered)
 
-        A model of several parts gets no backend passes here. Moments of the inputs (except for
-        synthetic data) and the provenance are stored in the graph.
+    def check_integers(self) -> IntegerCheck:
+        """Compare the integers before and after the passes on the first calibration sample.
+
+        States are zero. Nothing is compared without rewrites, or if a graph cannot be run on the
+        sample.
         """
-        prepared, planned = self.prepared, self.planned
-        graph: ir.Model = self.lowered.graph
-        if planned.config.objective != ACCURACY:
-            graph.metadata_props[OBJECTIVE_KEY] = planned.config.objective
-        backend_rewrites: Sequence[AppliedRewrite] = ()
-        check = _IntegerCheck()
-        if not is_split_into_parts(planned):  # else they run on each part separately
-            before = ir.clone(graph)
-            graph, backend_rewrites = planned.target.run_backend_passes(graph)
-            if backend_rewrites:
-                check = _compare_integers(prepared, planned.target, before, graph)
-                backend_rewrites = [
-                    replace(rewrite, checked_samples=check.samples) for rewrite in backend_rewrites
-                ]
-        if not prepared.synthetic:
-            moment_samples = choose_batch_size(
-                4 * prepared.input_bytes, _MAX_MOMENT_SAMPLES, prepared.conf.budget
-            )
-            store_input_moments(graph, prepared.data.first(moment_samples))
-        store_provenance(graph, prepared.digest, planned.plan.settings, prepared.fixed)
-        rewrites = [
-            *prepared.fitted,
-            *_describe_compositions(planned.graph, planned.partition.ops, self.lowered),
-            *backend_rewrites,
-        ]
-        report = build_report(prepared, planned, graph, rewrites, self.fidelity)
-        if report.saved is not None:
-            saved = replace(report.saved, checked_samples=check.samples)
-            report = replace(report, saved=saved)
-        if check.changed_outputs:
-            report = replace(report, warnings=(check.format_warning(), *report.warnings))
-        return QuantizedModel(
-            graph=graph if prepared.tail is None else append_tail(graph, prepared.tail),
-            plan=planned.plan,
-            report=report,
-            float_graph=planned.graph,
-            platform=planned.target,
-            ranges=planned.ranges,
-            basis=planned.basis,
-            reasons=prepared.reasons,
-            samples={} if prepared.synthetic else prepared.data.first(_MAX_STORED_SAMPLES),
-        )
+        if not self.rewrites:
+            return IntegerCheck()
+        try:
+            before, after = self._run_sample(self.lowered), self._run_sample(self.graph)
+        except (ModelError, DataError, ConfigError):
+            return IntegerCheck()
+        names = [str(value.name) for value in self.lowered.graph.outputs]
+        changed = []
+        for name, expected, actual in zip(names, before, after, strict=True):
+            equal_nan = expected.dtype.kind == "f"
+            if not np.array_equal(expected, actual, equal_nan=equal_nan):
+                changed.append(name)
+        return IntegerCheck(samples=0 if changed else 1, changed_outputs=changed)
 
-    @property
-    def checked_model(self) -> QuantizedModel:
-        """The result, if `require_chip` is not set or the chip can run it in time.
-
-        Raises
-        ------
-        ConstraintError
-            If `require_chip` is set and the result is not chip-ready, or slower than the latency
-            budget.
-        """
-        report = self.result.report
-        if self.prepared.conf.require_chip and not report.chip_ready:
-            raise _not_chip_ready_error(report, self.planned.target)
-        if self.prepared.conf.require_chip and report.time.budget_finding is not None:
-            raise ConstraintError(f"too slow: {report.time.budget_finding}")
-        return self.result
-
-    def with_notes(self, notes: Iterable[str]) -> Candidate:
-        """Return a copy with more notes in its report."""
-        return replace(self, planned=self.planned.with_notes(notes))
-
-
-def build_candidate(
-    planned: PlannedModel,
-    float_graph: ir.Model,
-    progress: Progress | None = None,
-    locate_break: bool = True,
-    refinement: RefinementOptions | None = None,
-) -> Candidate:
-    """Lower a planned model with refined weights, and compare it with the float model.
-
-    If the data are synthetic and the weights were refined with them, the plan is marked as
-    synthetic.
-
-    Parameters
-    ----------
-    planned
-        The model and its plan.
-    float_graph
-        The planned float graph with refined weights.
-    progress
-        Callback for progress messages.
-    locate_break
-        Whether a warning names the node where an output breaks; not needed for trials.
-    refinement
-        Options that the weights were refined with; None for the default ones.
-    """
-    prepared, target = planned.prepared, planned.target
-    if float_graph is planned.graph:
-        refinement = None
-    elif refinement is None:
-        refinement = RefinementOptions()
-    if prepared.synthetic and float_graph is not planned.graph:
-        # The weights were refined on random inputs.
-        planned = replace(planned, plan=replace(planned.plan, synthetic=True))
-    lowered = lower(planned.partition.with_graph(float_graph), planned.plan, target)
-    session = open_lowered_session(lowered.graph, target, prepared.opened)
-    fidelity = measure_fidelity(prepared, planned, lowered.graph, session, progress, locate_break)
-    trim_memory()
-    return Candidate(
-        planned=planned,
-        float_graph=float_graph,
-        lowered=lowered,
-        fidelity=fidelity,
-        refinement=refinement,
-    )
-
-
-def build_quantized_model(
-    planned: PlannedModel, float_graph: ir.Model, progress: Progress | None = None
-) -> QuantizedModel:
-    """Lower a planned model with refined weights, and build the result with its report.
-
-    Raises
-    ------
-    ConstraintError
-        If `require_chip` is set and the result is not chip-ready, or too slow.
-    """
-    return build_candidate(planned, float_graph, progress).checked_model
+    def _run_sample(self, graph: ir.Model) -> Sequence[np.ndarray]:
+        """Return the outputs of `graph` for the first calibration sample and zero states."""
+        prepared = self.planned.prepared
+        session = open_lowered_session(graph, self.planned.target, prepared.opened)
+        feed = dict(prepared.data.first())
+        missing = [spec for spec in session.inputs if spec.name not in feed]
+        names = {spec.name for spec in session.inputs}
+        feeds = {**feed, **make_zero_states(missing, 1)}
+        return session.run(None, {name: feeds[name] for name in feeds if name in names})
 
 
 @dataclass(frozen=True)
-class _IntegerCheck:
+class IntegerCheck:
     """Comparison of an integer graph before and after backend passes.
 
     samples : number of samples on which all outputs are equal; 0 if they were not compared, or
@@ -218,33 +130,199 @@ class _IntegerCheck:
         )
 
 
-def _compare_integers(
-    prepared: PreparedModel, target: Target, before: ir.Model, after: ir.Model
-) -> _IntegerCheck:
-    """Run the first sample through an integer graph before and after backend passes.
+@dataclass(frozen=True)
+class Candidate:
+    """A planned and refined model whose integer graph has been compared with the float model.
 
-    States are zero. Nothing is compared if a graph cannot be run on it.
+    Attributes
+    ----------
+    planned
+        The model and its plan.
+    float_graph
+        The planned float graph with refined weights.
+    lowered
+        The integer graph before backend passes.
+    chip_graph
+        The integer graph after backend passes.
+    fidelity
+        Distance of its outputs from the float model.
+    refinement
+        Options that the weights were refined with; None if they were not.
+    judged
+        Names of the trials that have judged this candidate, which are not repeated.
     """
-    try:
-        outputs = []
-        for graph in (before, after):
-            session = open_lowered_session(graph, target, prepared.opened)
-            feed = dict(prepared.data.first())
-            missing = [spec for spec in session.inputs if spec.name not in feed]
-            names = {spec.name for spec in session.inputs}
-            feeds = {**feed, **make_zero_states(missing, 1)}
-            outputs.append(
-                session.run(None, {name: feeds[name] for name in feeds if name in names})
+
+    planned: PlannedModel
+    float_graph: ir.Model
+    lowered: LoweringResult
+    chip_graph: ChipGraph
+    fidelity: Fidelity
+    refinement: RefinementOptions | None = None
+    judged: frozenset[str] = frozenset()
+
+    @property
+    def prepared(self) -> PreparedModel:
+        """The prepared model that was planned."""
+        return self.planned.prepared
+
+    @cached_property
+    def report(self) -> Report:
+        """The report, before the checks of `result`."""
+        planned = self.planned
+        rewrites = [
+            *self.prepared.fitted,
+            *_describe_compositions(planned.graph, planned.partition.ops, self.lowered),
+            *self.chip_graph.rewrites,
+        ]
+        return build_report(planned, self.chip_graph.graph, rewrites, self.fidelity)
+
+    @cached_property
+    def result(self) -> QuantizedModel:
+        """The graph after backend passes, with its report.
+
+        The integers are compared before and after the passes on a sample; the node is located where
+        an output breaks. Moments of the inputs (except for synthetic data) and the provenance are
+        stored in the graph.
+        """
+        prepared, planned = self.prepared, self.planned
+        report = self._check_report()
+        graph = self.chip_graph.graph
+        if not prepared.synthetic:
+            moment_samples = choose_batch_size(
+                4 * prepared.input_bytes, _MAX_MOMENT_SAMPLES, prepared.conf.budget
             )
-    except (ModelError, DataError, ConfigError):
-        return _IntegerCheck()
-    names_of_outputs = [str(value.name) for value in before.graph.outputs]
-    changed = []
-    for name, expected, actual in zip(names_of_outputs, *outputs, strict=True):
-        equal_nan = expected.dtype.kind == "f"
-        if not np.array_equal(expected, actual, equal_nan=equal_nan):
-            changed.append(name)
-    return _IntegerCheck(samples=0 if changed else 1, changed_outputs=changed)
+            store_input_moments(graph, prepared.data.first(moment_samples))
+        store_provenance(graph, prepared.digest, planned.plan.settings, prepared.fixed)
+        return QuantizedModel(
+            graph=graph if prepared.tail is None else append_tail(graph, prepared.tail),
+            plan=planned.plan,
+            report=report,
+            float_graph=planned.graph,
+            platform=planned.target,
+            ranges=planned.ranges,
+            basis=planned.basis,
+            reasons=prepared.reasons,
+            samples={} if prepared.synthetic else prepared.data.first(_MAX_STORED_SAMPLES),
+        )
+
+    def _check_report(self) -> Report:
+        """Return the report with the results of the checks on the integer graph."""
+        report, check = self.report, self.chip_graph.check_integers()
+        checked = {id(rewrite) for rewrite in self.chip_graph.rewrites}
+        fitted = [
+            replace(rewrite, checked_samples=check.samples) if id(rewrite) in checked else rewrite
+            for rewrite in report.fitted
+        ]
+        saved = report.saved
+        if saved is not None:
+            saved = replace(saved, checked_samples=check.samples)
+        warnings = list(report.warnings)
+        if self.fidelity.is_lossy:
+            index = warnings.index(self.fidelity.low_sqnr_warning)
+            warnings[index] += self._describe_break()
+        if check.changed_outputs:
+            warnings.insert(0, check.format_warning())
+        return replace(report, fitted=fitted, saved=saved, warnings=warnings)
+
+    def _describe_break(self) -> str:
+        """Describe the node where an output breaks; see `describe_break`."""
+        lowered, prepared = self.lowered.graph, self.prepared
+        session = open_lowered_session(lowered, self.planned.target, prepared.opened)
+        return describe_break(prepared, lowered, self.planned.graph, session)
+
+    @property
+    def checked_model(self) -> QuantizedModel:
+        """The result, if `require_chip` is not set or the chip can run it in time.
+
+        Raises
+        ------
+        ConstraintError
+            If `require_chip` is set and the result is not chip-ready, or slower than the latency
+            budget.
+        """
+        report = self.report
+        if self.prepared.conf.require_chip and not report.chip_ready:
+            raise _not_chip_ready_error(report, self.planned.target)
+        if self.prepared.conf.require_chip and report.time.budget_finding is not None:
+            raise ConstraintError(f"too slow: {report.time.budget_finding}")
+        return self.result
+
+    def with_notes(self, notes: Iterable[str]) -> Candidate:
+        """Return a copy with more notes in its report."""
+        return replace(self, planned=self.planned.with_notes(notes))
+
+
+def build_candidate(
+    planned: PlannedModel,
+    float_graph: ir.Model,
+    progress: Progress | None = None,
+    refinement: RefinementOptions | None = None,
+) -> Candidate:
+    """Lower a planned model with refined weights, and compare it with the float model.
+
+    If the data are synthetic and the weights were refined with them, the plan is marked as
+    synthetic.
+
+    Parameters
+    ----------
+    planned
+        The model and its plan.
+    float_graph
+        The planned float graph with refined weights.
+    progress
+        Callback for progress messages.
+    refinement
+        Options that the weights were refined with; None for the default ones.
+    """
+    prepared, target = planned.prepared, planned.target
+    if float_graph is planned.graph:
+        refinement = None
+    elif refinement is None:
+        refinement = RefinementOptions()
+    if prepared.synthetic and float_graph is not planned.graph:
+        # The weights were refined on random inputs.
+        planned = replace(planned, plan=replace(planned.plan, synthetic=True))
+    lowered = lower_planned_model(planned, float_graph)
+    session = open_lowered_session(lowered.graph, target, prepared.opened)
+    fidelity = measure_fidelity(planned, session, progress)
+    trim_memory()
+    return Candidate(
+        planned=planned,
+        float_graph=float_graph,
+        lowered=lowered,
+        chip_graph=ChipGraph(lowered.graph, planned),
+        fidelity=fidelity,
+        refinement=refinement,
+    )
+
+
+def lower_planned_model(planned: PlannedModel, float_graph: ir.Model) -> LoweringResult:
+    """Lower a planned model with the weights of `float_graph`; the graph records the objective."""
+    lowered = lower(planned.partition.with_graph(float_graph), planned.plan, planned.target)
+    if planned.config.objective != ACCURACY:
+        lowered.graph.metadata_props[OBJECTIVE_KEY] = planned.config.objective
+    return lowered
+
+
+def is_chip_ready_without_refinement(planned: PlannedModel) -> bool:
+    """Whether the planned model with unrefined weights lowers to a chip-ready graph."""
+    lowered = lower_planned_model(planned, planned.graph)
+    chip_graph = ChipGraph(lowered.graph, planned)
+    unmeasured = Fidelity({}, "", ())
+    return Candidate(planned, planned.graph, lowered, chip_graph, unmeasured).report.chip_ready
+
+
+def build_quantized_model(
+    planned: PlannedModel, float_graph: ir.Model, progress: Progress | None = None
+) -> QuantizedModel:
+    """Lower a planned model with refined weights, and build the result with its report.
+
+    Raises
+    ------
+    ConstraintError
+        If `require_chip` is set and the result is not chip-ready, or too slow.
+    """
+    return build_candidate(planned, float_graph, progress).checked_model
 
 
 def _describe_compositions(

@@ -70,7 +70,6 @@ class _ChipEvaluation:
 
 
 def build_report(
-    prepared: PreparedModel,
     planned: PlannedModel,
     graph: ir.Model,
     fitted: Sequence[AppliedRewrite],
@@ -80,7 +79,7 @@ def build_report(
 
     Parameters
     ----------
-    prepared, planned
+    planned
         The model and its plan.
     graph
         The integer graph as it is written, without a split-off tail.
@@ -89,7 +88,8 @@ def build_report(
     fidelity
         Distance of the outputs from the float model.
     """
-    target, plan, partition = planned.target, planned.plan, planned.partition
+    prepared, target = planned.prepared, planned.target
+    plan, partition = planned.plan, planned.partition
     fallbacks, host = split_float_nodes(
         partition.graph, partition.floats, partition.integer_node_ids
     )

@@ -6,7 +6,7 @@ Uses the samples held out from calibration, if there are any.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +30,8 @@ from .output_parts import OutputPart, PartAgreement, find_part_boundaries
 
 __all__ = [
     "Fidelity",
+    "describe_break",
+    "locate_break",
     "measure_agreement",
     "measure_fidelity",
     "measure_tensor_sqnr",
@@ -59,8 +61,8 @@ class Fidelity:
         Warnings for the report.
     doubts
         {output: reason why its figures are not reliable}.
-    is_lossy
-        Whether the SQNR of an output is so low that something must be done.
+    low_sqnr_warning
+        The warning on outputs whose SQNR is so low that something must be done; empty without any.
     parts
         Agreement of each tensor that an output concatenates (`find_part_boundaries`).
     errors
@@ -76,12 +78,17 @@ class Fidelity:
     measured_on: str
     warnings: Sequence[str]
     doubts: Mapping[str, str] = field(default_factory=dict)
-    is_lossy: bool = False
+    low_sqnr_warning: str = ""
     parts: Sequence[OutputPart] = ()
     errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
     measured_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     measured_power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the SQNR of an output is so low that something must be done."""
+        return bool(self.low_sqnr_warning)
 
     @property
     def min_measured_sqnr_db(self) -> float:
@@ -105,12 +112,9 @@ def select_measured_tensors(planned: PlannedModel) -> list[str]:
 
 
 def measure_fidelity(
-    prepared: PreparedModel,
     planned: PlannedModel,
-    lowered: ir.Model,
     session: Session,
     progress: Progress | None,
-    locate_break: bool = True,
 ) -> Fidelity:
     """Compare the outputs of the user's model with those of the integer graph, on evaluation data.
 
@@ -119,17 +123,14 @@ def measure_fidelity(
 
     Parameters
     ----------
-    prepared, planned
+    planned
         The model and its plan.
-    lowered
-        The integer graph.
     session
-        Session that runs `lowered`.
+        Session of its integer graph.
     progress
         Callback for progress messages.
-    locate_break
-        Whether a warning names the node where an output breaks, for which all tensors are compared.
     """
+    prepared = planned.prepared
     names = [str(value.name) for value in prepared.original.graph.outputs]
     feeds, measured_on = _select_evaluation_data(prepared)
     if progress is not None:
@@ -155,12 +156,7 @@ def measure_fidelity(
     for name, ranges in state_ranges.items():
         warnings += ranges.warnings(name)
     if outputs.low_sqnr:
-        location = ""
-        if locate_break:
-            location = _explain_safely(
-                lambda: _locate_break(prepared, lowered, planned.graph, session)
-            )
-        warnings.insert(0, _format_low_sqnr(outputs.low_sqnr) + location)
+        warnings.insert(0, _format_low_sqnr(outputs.low_sqnr))
     warnings += _format_lost_parts(outputs.parts, outputs.sqnr)
     if prepared.calls is not None:
         doubts = outputs.doubts(len(feeds), "call")
@@ -171,7 +167,7 @@ def measure_fidelity(
         measured_on=measured_on,
         warnings=warnings,
         doubts=doubts,
-        is_lossy=bool(outputs.low_sqnr),
+        low_sqnr_warning=warnings[0] if outputs.low_sqnr else "",
         parts=outputs.parts,
         errors=errors.per_sample,
         power=errors.power,
@@ -381,15 +377,6 @@ def _format_distance(sqnr_db: float) -> str:
     return f"{sqnr_db:.1f} dB from the float model"
 
 
-def _explain_safely(explain: Callable[[], str]) -> str:
-    """Return the explanation, or a note if it fails: an explanation must never end a command."""
-    try:
-        with np.errstate(all="ignore"):
-            return explain()
-    except Exception as error:
-        return f"; the break could not be located ({type(error).__name__})"
-
-
 def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.ndarray]], str]:
     """Return the feeds to measure on, and their description for the report.
 
@@ -561,11 +548,26 @@ class _StateRanges:
 # ---- where it breaks -----------------------------------------------------------------------------
 
 
-def _locate_break(
+def describe_break(
+    prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session
+) -> str:
+    """Describe the node that loses the most SQNR, or why it cannot be located; never raises.
+
+    As `locate_break`: an explanation must not end a command.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            return locate_break(prepared, lowered, float_graph, session)
+    except Exception as error:
+        return f"; the break could not be located ({type(error).__name__})"
+
+
+def locate_break(
     prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session
 ) -> str:
     """Describe the node that loses the most SQNR against its inputs, in one batch.
 
+    `session` runs the integer graph `lowered` of `float_graph`.
     Only nodes whose output is below twice `MIN_SQNR_DB` count; "" without one, or for a model with
     states a note that the error accumulates. States are those of the float model.
     """

@@ -18,7 +18,7 @@ from ..methods.refine import RefinementOptions
 from ..methods.scale_search import search_scales_by_output_error
 from ..planning.planned_model import PlannedModel
 from ..planning.refinement import refine_weights, select_refinement_samples
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_candidate, is_chip_ready_without_refinement
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation, count_samples
 from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain, accept_gain
@@ -152,7 +152,8 @@ def _make_output_bits_trial(
         planned = widen(best.planned)
         if planned is None:
             return None
-        if trials.is_chip_ready(best.planned) and not trials.is_chip_ready(planned):
+        is_ready = is_chip_ready_without_refinement
+        if is_ready(best.planned) and not is_ready(planned):
             return None
         return trials.evaluate_candidate(best, planned, best.methods, SIGNIFICANCE_Z, progress)
 

@@ -35,7 +35,7 @@ def offload_rejected_layers(best: Candidate, progress: Progress | None = None) -
     or if it was quantized by another tool.
     """
     prepared = best.prepared
-    if not prepared.allows_layer_offload or not prepared.parts.ops or best.result.report.chip_ready:
+    if not prepared.allows_layer_offload or not prepared.parts.ops or best.report.chip_ready:
         return best
     candidate = _try_returning_layers(best, progress)
     candidate = _offload_until_accepted(candidate, progress)
@@ -69,7 +69,7 @@ def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate
     start = best
     host = dict(best.prepared.parts.floats)
     for remaining in reversed(range(MAX_ROUNDS)):
-        if best.result.report.chip_ready:
+        if best.report.chip_ready:
             break
         selected = _make_host_placement(best).select_nodes_to_offload(
             best.prepared.conf.max_parts, is_last_round=not remaining
@@ -94,7 +94,7 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
     prepared = best.prepared
     if not prepared.recipe.measures_alternatives or prepared.synthetic:
         return best
-    chip_parts = best.result.report.program.chip
+    chip_parts = best.report.program.chip
     max_macs = _SMALL_PART_SHARE * sum(part.macs for part in chip_parts)
     placement = _make_host_placement(best)
     by_macs = sorted(chip_parts, key=lambda part: part.macs)
@@ -117,7 +117,7 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
 
 def _make_host_placement(best: Candidate) -> HostPlacement:
     """Return the placement of the candidate's parts on chip and host."""
-    report = best.result.report
+    report = best.report
     return HostPlacement(report.program, best.planned.partition, best.lowered, report.names)
 
 
@@ -157,7 +157,7 @@ def _try_returning_layers(best: Candidate, progress: Progress | None) -> Candida
     replanned = _replan_with_host_nodes(best, host, progress)
     levels = zip(output_sqnr_levels(best), output_sqnr_levels(replanned), strict=True)
     highest_loss = max((old - new for old, new in levels), default=0.0)
-    accepted = highest_loss <= _MAX_LOSS_DB and replanned.result.report.program.runs_correctly
+    accepted = highest_loss <= _MAX_LOSS_DB and replanned.report.program.runs_correctly
     log_verdict(
         "layers_back",
         accepted,

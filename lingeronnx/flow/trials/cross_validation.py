@@ -27,8 +27,6 @@ from ..methods.refine import RefinementOptions
 from ..planning.planned_model import PlannedModel
 from ..planning.refinement import refine_weights
 from ..prepare.preparation import PreparedModel
-from ..report.candidate import Candidate
-from ..report.fidelity import Fidelity
 from .evidence import Gain, compute_gain
 
 __all__ = ["MIN_SAMPLES", "CrossValidatedPlan", "CrossValidation", "count_samples", "sum_squares"]
@@ -226,12 +224,6 @@ class CrossValidation:
             errors.append(sum_squares(differences, count))
         trim_memory()
         return np.hstack(errors)
-
-    def is_chip_ready(self, planned: PlannedModel) -> bool:
-        """Whether the planned model, without refinement, lowers to a chip-ready graph."""
-        lowered = lower(planned.partition, planned.plan, planned.target)
-        candidate = Candidate(planned, planned.graph, lowered, Fidelity({}, "", ()))
-        return candidate.result.report.chip_ready
 
     def _split_held_out(self, k: int) -> Sequence[dict[str, np.ndarray]]:
         """Split the samples of fold `k` into batches."""

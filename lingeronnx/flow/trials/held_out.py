@@ -193,7 +193,6 @@ def _build_alike(
     planned: PlannedModel,
     refinement: RefinementOptions | None,
     progress: Progress | None,
-    locate_break: bool = True,
 ) -> Candidate:
     """Refine the weights of a plan, unless `refinement` is None, and measure the result."""
     graph = planned.graph
@@ -201,7 +200,7 @@ def _build_alike(
         feeds = select_refinement_samples(planned, _REFINEMENT_SAMPLES)
         options = replace(refinement, max_rows=_REFINEMENT_ROWS)
         graph = refine_weights(planned, options, feeds, progress)
-    return build_candidate(planned, graph, progress, locate_break, refinement)
+    return build_candidate(planned, graph, progress, refinement)
 
 
 def _list_promising_calibrators(best: Candidate, trial: _HeldOutTrial) -> list[str]:
@@ -218,14 +217,14 @@ def _list_promising_calibrators(best: Candidate, trial: _HeldOutTrial) -> list[s
     if trial.candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB:
         return []
     assert planned.calibration is not None
-    default = _build_alike(planned, None, None, locate_break=False)
+    default = _build_alike(planned, None, None)
     promising = []
     for calibrator in _CALIBRATORS:
         reconfigured = prepared.with_settings({"calibrator": calibrator})
         replanned = assign_scales(reconfigured, planned.calibration)
         if replanned.plan.tensors == planned.plan.tensors:
             continue
-        alternative = _build_alike(replanned, None, None, locate_break=False)
+        alternative = _build_alike(replanned, None, None)
         if _accept_calibrator(_compute_gain(default, alternative), f"{calibrator} unrefined"):
             promising.append(calibrator)
     return promising

@@ -497,8 +497,8 @@ def _keeps_chip(old: Candidate, new: Candidate) -> bool:
     """
     return (
         _has_float_between_integers(old.prepared)
-        or new.result.report.chip_ready
-        or not old.result.report.chip_ready
+        or new.report.chip_ready
+        or not old.report.chip_ready
     )
 
 

@@ -59,7 +59,7 @@ def choose_import_or_requantize(
     prepared = imported.prepared
     if prepared.read is None or prepared.conf.requantize is not None or prepared.synthetic:
         return imported
-    if all(imported_scale.kept for imported_scale in imported.result.report.taken):
+    if all(imported_scale.kept for imported_scale in imported.report.taken):
         return imported
     reason, feeds = _select_comparison_samples(imported)
     if reason:

@@ -63,7 +63,7 @@ def select_low_sqnr_nodes_to_offload(
         """Plan the model with further nodes on the host (name -> reason), and measure it."""
         offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
         planned = plan_model(offloaded, None, progress, best.planned.calibration)
-        return build_candidate(planned, planned.graph, progress, locate_break=False)
+        return build_candidate(planned, planned.graph, progress)
 
     current = evaluate_offload({})
     selected: dict[str, str] = {}

@@ -67,7 +67,6 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
             replace(planned, plan=plan),
             candidate.float_graph,
             progress,
-            locate_break=False,
             refinement=candidate.refinement,
         )
         gain = _measured_gain(best, trial)

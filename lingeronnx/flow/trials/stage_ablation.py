@@ -91,7 +91,7 @@ def _choose_refinement(
 
 def _build_unrefined(planned: PlannedModel, progress: Progress | None) -> Candidate:
     """Build and measure the candidate of a planned model without refined weights."""
-    return build_candidate(planned, planned.graph, progress, locate_break=False)
+    return build_candidate(planned, planned.graph, progress)
 
 
 def _build_refined(
@@ -102,7 +102,6 @@ def _build_refined(
         planned,
         refine_weights(planned, options, progress=progress),
         progress,
-        locate_break=False,
         refinement=options,
     )
 
@@ -145,4 +144,4 @@ def _prefer_if_better(best: Candidate, alternative: Candidate, label: str) -> Ca
 
 def _loses_chip(old: Candidate, new: Candidate) -> bool:
     """Whether `old` is chip-ready and `new` is not."""
-    return old.result.report.chip_ready and not new.result.report.chip_ready
+    return old.report.chip_ready and not new.report.chip_ready

@@ -62,7 +62,4 @@ def test_real_data_and_effort_are_evidence(settings, data, expected):
     model = nets.plain()
     prepared = prepare_model(model, nets.samples(model, 24) if data else None, None, settings)
     planned = plan_model(prepared)
-    assert (
-        has_decisive_samples(build_candidate(planned, refine_weights(planned), locate_break=False))
-        is expected
-    )
+    assert has_decisive_samples(build_candidate(planned, refine_weights(planned))) is expected
