@@ -1,6 +1,7 @@
-"""The `quantize` call: runs the stages of the flow, alternatives, and a search if there is a goal.
+"""The `quantize` call: runs the steps of the flow, and a search if there is a goal.
 
-    prepare -> plan -> refine weights -> build candidate -> alternatives -> result, or search
+    prepare -> best candidate (`flow.pipeline`) -> trials on held-out samples -> result
+    prepare -> best candidate -> search, if there is a goal
 
 This module owns the order of these stages. It does not depend on commands or torch.
 """
@@ -19,22 +20,15 @@ from .flow import (
     Candidate,
     PreparedModel,
     QuantizedModel,
-    build_candidate,
-    choose_import_or_requantize,
-    drop_harmful_stages,
+    RequantizedWeights,
+    RunLog,
+    find_best_candidate,
     measure_accuracy,
     measure_on_held_out,
-    offload_rejected_layers,
     place_required_host_nodes,
-    plan_model,
     prepare_model,
-    refine_weights,
-    try_best_effort,
-    try_finer_granularity,
-    try_finer_noisy_scales,
-    try_host_offload,
+    run_trial,
 )
-from .flow.assign import describe_ineffective_overrides
 from .flow.config import QuantConfig
 from .flow.prepare.settings import resolve_config
 from .graph import ir
@@ -47,6 +41,9 @@ from .targets import Target, get_target
 from .targets.objective import TIME
 
 __all__ = ["quantize"]
+
+#: Trials that are not run before a search, which tries the same itself.
+_SEARCHED_TRIALS = ("granularity",)
 
 
 @np.errstate(all="ignore")  # values that are not finite are reported where they matter
@@ -176,15 +173,15 @@ def quantize(
         settings["objective"] = options["objective"] = settings.get("objective") or TIME
     if goal is not None:
         options |= _min_weight_bits(config, options)
-    encodings = plan if isinstance(plan, Encodings) else None
-    prepared = place_required_host_nodes(
-        prepare_model(model, calib, config, options, encodings=encodings)
-    )
+    run_log = RunLog(progress)
+    encodings, scales = (plan, None) if isinstance(plan, Encodings) else (None, plan)
+    prepared = _prepare(model, calib, config, options, run_log, encodings)
     if goal is not None:
         _check_scales_are_free(prepared)
         goal = replace(goal, clock=prepared.conf.clock)
         goal.validate_time_limit(prepared.target)
-    best = _find_best_candidate(prepared, plan, goal is not None, progress)
+    skipped = () if goal is None else _SEARCHED_TRIALS
+    best = find_best_candidate(prepared, run_log, scales, skipped)
 
     def requantize(samples: Mapping[str, np.ndarray] | None) -> Candidate:
         """Return the best candidate for the float model, calibrated with `samples`.
@@ -192,19 +189,17 @@ def quantize(
         With None, `calib` is used, as it was read.
         """
         data = prepared.data.source if samples is None else samples
-        requantize_options = {**arguments, **settings, "requantize": True}
-        unquantized = prepare_model(model, data, config, requantize_options)
-        return _find_best_candidate(place_required_host_nodes(unquantized), None, False, progress)
+        unquantized = _prepare(model, data, config, {**options, "requantize": True}, run_log)
+        return find_best_candidate(unquantized, run_log)
 
     if goal is None:
         if plan is None:
-            best = choose_import_or_requantize(best, requantize)
+            best = run_trial(RequantizedWeights(requantize), best, run_log)
             best = measure_on_held_out(
-                best,
-                lambda changed: _find_best_candidate(changed, None, False, progress),
-                progress,
+                best, lambda changed: find_best_candidate(changed, run_log), run_log
             )
-        result = best.checked_model
+        with run_log.step("finish"):
+            result = best.checked_model
     else:
         sources: dict[str, Any] = {
             "data": resolve_source_path(goal.data),
@@ -234,7 +229,31 @@ def quantize(
             limit=settings.get("limit"),
             progress=progress,
         )
+    result = replace(result, steps=tuple(run_log.steps))
     return result if goal is None else _add_sample_size_note(result, goal)
+
+
+def _prepare(
+    model: ir.ModelLike,
+    calib: object,
+    config: QuantConfig | str | os.PathLike[str] | None,
+    options: Mapping[str, Any],
+    run_log: RunLog,
+    encodings: Encodings | None = None,
+) -> PreparedModel:
+    """Prepare a model with its data, with the nodes on the host that need no measurement.
+
+    The arguments are those of `prepare_model`.
+    """
+    with run_log.step("prepare") as step:
+        prepared = prepare_model(model, calib, config, options, encodings=encodings)
+        prepared = place_required_host_nodes(prepared)
+        parts = prepared.parts
+        step.changes.append(
+            f"{len(parts.ops)} nodes in integers, {len(parts.floats)} in float; "
+            f"{len(prepared.fitted)} rewrites for {prepared.target.name}"
+        )
+    return prepared
 
 
 def _check_scales_are_free(prepared: PreparedModel) -> None:
@@ -276,8 +295,9 @@ class _SearchStart:
 
     def __call__(self) -> Candidate:
         """Return the best candidate with the options of the user."""
-        prepared = prepare_model(self.model, self.calib, self.config, self.settings)
-        return _find_best_candidate(place_required_host_nodes(prepared), None, True, None)
+        run_log = RunLog()
+        prepared = _prepare(self.model, self.calib, self.config, self.settings, run_log)
+        return find_best_candidate(prepared, run_log, skipped_trials=_SEARCHED_TRIALS)
 
 
 def _min_weight_bits(
@@ -291,51 +311,6 @@ def _min_weight_bits(
     if conf.weight_bits != AUTO_WEIGHT_BITS:
         return {}
     return {"weight_bits": min(get_target(conf.platform).all_weight_bits)}
-
-
-def _offload_and_retry(best: Candidate, progress: Progress | None) -> Candidate:
-    """Move layers that the packer rejects to the host, and repeat the choice of methods if any.
-
-    Adds notes on overrides that have no effect.
-    """
-    offloaded = offload_rejected_layers(best, progress)
-    if offloaded is not best:
-        if offloaded.prepared.recipe.tries_methods:
-            offloaded = try_best_effort(offloaded, progress)
-        offloaded = drop_harmful_stages(offloaded, progress)
-    notes = describe_ineffective_overrides(offloaded.prepared)
-    return offloaded.with_notes(notes) if notes else offloaded
-
-
-def _find_best_candidate(
-    prepared: PreparedModel,
-    plan: Plan | Encodings | None,
-    is_search_start: bool,
-    progress: Progress | None,
-) -> Candidate:
-    """Quantize with the settings of `prepared`, and keep the alternatives that are better.
-
-    Parameters
-    ----------
-    prepared
-        The prepared model.
-    plan
-        Scales to use; None calibrates and also tries alternatives for the host.
-    is_search_start
-        Whether a search starts with the result; it tries finer granularity itself.
-    progress
-        Progress callback.
-    """
-    planned = plan_model(prepared, None if isinstance(plan, Encodings) else plan, progress)
-    best = build_candidate(planned, refine_weights(planned, progress=progress), progress)
-    best = best if plan is not None else try_host_offload(best, progress)
-    if prepared.recipe.tries_methods:
-        best = try_best_effort(best, progress)
-    elif plan is None:
-        best = try_finer_noisy_scales(best, progress)
-    finer = None if is_search_start else try_finer_granularity(best, progress)
-    best = drop_harmful_stages(best, progress) if finer is None else finer
-    return best if plan is not None else _offload_and_retry(best, progress)
 
 
 def _validate_goal(

@@ -15,6 +15,7 @@ them. Must not know: commands, torch.
 """
 
 from .methods import RefinementOptions
+from .pipeline import find_best_candidate
 from .planning import (
     CalibrationResult,
     PlannedModel,
@@ -40,16 +41,13 @@ from .report import (
     build_quantized_model,
     measure_accuracy,
 )
+from .run_log import RunLog, StepRecord, format_steps
 from .trials import (
-    choose_import_or_requantize,
-    drop_harmful_stages,
+    BestEffortMethods,
+    RequantizedWeights,
     measure_on_held_out,
-    offload_rejected_layers,
     place_required_host_nodes,
-    try_best_effort,
-    try_finer_granularity,
-    try_finer_noisy_scales,
-    try_host_offload,
+    run_trial,
 )
 
 __all__ = [
@@ -58,7 +56,10 @@ __all__ = [
     "CalibrationResult",
     "PlannedModel",
     "PreparedModel",
-    "choose_import_or_requantize",
+    "BestEffortMethods",
+    "RequantizedWeights",
+    "RunLog",
+    "StepRecord",
     "QuantizedModel",
     "WrittenFiles",
     "assign_scales",
@@ -74,12 +75,9 @@ __all__ = [
     "refine_weights",
     "generate_synthetic_inputs",
     "apply_external_plan",
-    "try_best_effort",
-    "try_host_offload",
     "place_required_host_nodes",
-    "offload_rejected_layers",
-    "try_finer_noisy_scales",
-    "try_finer_granularity",
-    "drop_harmful_stages",
     "measure_on_held_out",
+    "find_best_candidate",
+    "format_steps",
+    "run_trial",
 ]

@@ -37,9 +37,11 @@ class EffortRecipe:
     refines_weights
         Whether weights are rounded so that the outputs of their layers come closer to float.
     measures_alternatives
-        Whether alternatives are tried: nodes on the host, other scales, other granularity.
-    tries_methods
-        Whether slow methods of rounding, widths and scales are tried one by one.
+        Whether alternatives may be chosen by measurement.
+    trials
+        Names of the trials (`trials.TRIALS`) in their order.
+    trials_after_offload
+        Names of the trials that are repeated after layers moved to the host.
     """
 
     equalizes_channels: bool
@@ -47,7 +49,13 @@ class EffortRecipe:
     checks_clipping_at_outputs: bool
     refines_weights: bool
     measures_alternatives: bool
-    tries_methods: bool
+    trials: tuple[str, ...]
+    trials_after_offload: tuple[str, ...] = ()
+
+    @property
+    def tries_methods(self) -> bool:
+        """Whether slow methods of rounding, widths and scales are tried one by one."""
+        return "methods" in self.trials
 
 
 _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
@@ -58,7 +66,7 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             checks_clipping_at_outputs=False,
             refines_weights=False,
             measures_alternatives=False,
-            tries_methods=False,
+            trials=("ends",),
         ),
         "normal": EffortRecipe(
             equalizes_channels=True,
@@ -66,7 +74,8 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             checks_clipping_at_outputs=True,
             refines_weights=True,
             measures_alternatives=True,
-            tries_methods=False,
+            trials=("ends", "noisiest", "granularity", "stages"),
+            trials_after_offload=("stages",),
         ),
         "best": EffortRecipe(
             equalizes_channels=True,
@@ -74,7 +83,8 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             checks_clipping_at_outputs=True,
             refines_weights=True,
             measures_alternatives=True,
-            tries_methods=True,
+            trials=("ends", "methods", "granularity", "stages"),
+            trials_after_offload=("methods", "stages"),
         ),
     }
 )

@@ -14,15 +14,17 @@ from dataclasses import asdict, dataclass, replace
 
 from ..errors import ConfigError, ConstraintError
 from ..flow import (
+    BestEffortMethods,
     CalibrationResult,
     Candidate,
     PlannedModel,
     PreparedModel,
+    RunLog,
     assign_scales,
     build_candidate,
     calibrate_model,
     refine_weights,
-    try_best_effort,
+    run_trial,
 )
 from ..graph import ir
 from ..hashing import hash_concatenation
@@ -117,7 +119,7 @@ class AttemptRunner:
         model = build_candidate(planned, refined_graph, self._progress)
         if not planned.prepared.recipe.tries_methods:
             return model
-        return try_best_effort(model, self._progress)
+        return run_trial(BestEffortMethods(), model, RunLog(self._progress))
 
     def plan_attempt(self, attempt: Attempt) -> PlannedModel:
         """Plan an attempt, with its `floats` (selectors) left in float.

@@ -148,8 +148,8 @@ class Candidate:
         Distance of its outputs from the float model.
     refinement
         Options that the weights were refined with; None if they were not.
-    judged
-        Names of the trials that have judged this candidate, which are not repeated.
+    has_judged_stages
+        Whether the trial `stages` has judged it, which is then not repeated.
     """
 
     planned: PlannedModel
@@ -158,7 +158,7 @@ class Candidate:
     chip_graph: ChipGraph
     fidelity: Fidelity
     refinement: RefinementOptions | None = None
-    judged: frozenset[str] = frozenset()
+    has_judged_stages: bool = False
 
     @property
     def prepared(self) -> PreparedModel:

@@ -28,6 +28,7 @@ from ...run.program_parts import split_into_parts
 from ...run.session import Session, open_lowered_session
 from ...targets import Target
 from ..planning.planned_model import PlanBasis
+from ..run_log import StepRecord
 from .fidelity import measure_tensor_sqnr
 from .report import Report, format_packer_command
 
@@ -106,6 +107,8 @@ class QuantizedModel:
         Reasons why passes did not change nodes that they are made for.
     samples
         A few of the calibration samples, by input.
+    steps
+        The steps of `quantize` with their time, what they changed and all verdicts.
     """
 
     graph: ir.Model
@@ -117,6 +120,7 @@ class QuantizedModel:
     basis: PlanBasis = field(default_factory=PlanBasis)
     reasons: Sequence[SkipReason] = ()
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)
+    steps: Sequence[StepRecord] = field(default=(), compare=False)
 
     @cached_property
     def layers(self) -> Mapping[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ...plan import Plan
 from ...run.data import Progress
@@ -20,118 +21,165 @@ from ..planning.planned_model import PlannedModel
 from ..planning.refinement import refine_weights, select_refinement_samples
 from ..report.candidate import Candidate, build_candidate, is_chip_ready_without_refinement
 from ..report.fidelity import select_measured_tensors
+from ..run_log import RunLog
 from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation, count_samples
-from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain, accept_gain
+from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
 from .output_widths import MIN_GAIN_DB as _MIN_WIDE_OUTPUT_GAIN_DB
 from .output_widths import widen_curve_inputs, widen_last_outputs
-from .verdict_log import log_verdict
+from .trial import Criterion, Proposal, Proposals, run_trial
 
-__all__ = ["try_best_effort"]
+__all__ = ["BestEffortMethods"]
 
 _MIN_GAIN_DB = 0.02  # minimum gain of a method in dB
+_METHODS_CRITERION = Criterion(mean_db=_MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+_STEP_CRITERION = Criterion(mean_db=_MIN_GAIN_DB, errors=STEP_SIGNIFICANCE_Z)
 
 
-def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> Candidate:
-    """Apply the methods of `effort: best` that measurably reduce the output error of `candidate`.
+class BestEffortMethods:
+    """Trial: the methods of `effort: best` that measurably reduce the output error.
 
-    Methods are selected by cross-validation on the calibration samples. They must also reduce it
-    together, and on held-out samples if there are any.
-
-    Returns
-    -------
-    Candidate
-        A candidate with other output bit widths, scales or weights, or `candidate` if nothing was
-        selected; in both cases with one note on the gain of each method. With fewer than
-        MIN_SAMPLES samples there is a note on that only; `candidate` itself, without notes, if its
-        weights are fixed.
+    Methods are selected by the trial `MethodSelection`, on the calibration samples. The result must
+    also be better on held-out samples if there are any. It has other output bit widths, scales or
+    weights; in any case there is a note on the gain of each method.
     """
-    prepared, planned = candidate.prepared, candidate.planned
-    if planned.weights_fixed:  # weights quantized by another tool are not changed
-        return candidate
-    feeds = select_refinement_samples(planned)
-    sample_count = count_samples(planned, feeds)
-    if sample_count < MIN_SAMPLES:
-        return candidate.with_notes(
-            [f"effort best: {sample_count} calibration samples are too few to select methods"]
+
+    name = "methods"
+    criterion = Criterion(mean_db=0.0, errors=0.0)
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return "" if the weights are fixed, a note if samples are too few, else None."""
+        planned = best.planned
+        if planned.weights_fixed:  # weights quantized by another tool are not changed
+            return ""
+        sample_count = count_samples(planned, select_refinement_samples(planned))
+        if sample_count >= MIN_SAMPLES:
+            return None
+        return f"effort best: {sample_count} calibration samples are too few to select methods"
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Select methods, and propose the model with them if samples were held out."""
+        planned = best.planned
+        log.report_progress("setting samples aside")
+        feeds = select_refinement_samples(planned)
+        validation = CrossValidation(
+            planned, feeds, count_samples(planned, feeds), select_measured_tensors(planned)
         )
-    if progress is not None:
-        progress("setting samples aside", 0, None)
-    measured_tensors = select_measured_tensors(planned)
-    trials = CrossValidation(prepared, planned, feeds, sample_count, measured_tensors)
-    baseline = trials.evaluate_baseline(planned, RefinementOptions(), progress)
-    best, notes = _select_methods(trials, baseline, progress)
-    if best is baseline:
-        return candidate.with_notes(notes)
-    total_gain = trials.gain_between(baseline.errors, best.errors)
-    if not accept_gain("methods", total_gain, _MIN_GAIN_DB, SIGNIFICANCE_Z, "together"):
-        note = f"effort best: none of these was kept; combined gain {total_gain}"
-        return candidate.with_notes([*notes, note])
-    refined_graph = refine_weights(best.planned, best.methods, progress=progress)
-    final = build_candidate(best.planned, refined_graph, progress, refinement=best.methods)
-    if prepared.data.held_out_batches() and (regression := _format_regression(candidate, final)):
-        return candidate.with_notes([*notes, regression])
-    return final.with_notes(notes)
+        baseline = validation.evaluate_baseline(planned, RefinementOptions(), log.progress)
+        selection = MethodSelection(validation)
+        selected = run_trial(selection, baseline, log)
+        if selected is baseline:
+            return best.with_notes(selection.notes)
+        refined_graph = refine_weights(selected.planned, selected.methods, progress=log.progress)
+        final = build_candidate(selected.planned, refined_graph, log.progress, selected.methods)
+        if best.prepared.data.held_out_batches():
+            verdict = yield Proposal(
+                build=lambda: final,
+                compare=_compare_held_out,
+                criterion=self.criterion,
+                label="held back",
+            )
+            if not verdict.accepted and verdict.gain is not None:
+                note = (
+                    f"effort best: none of these was kept; gain {verdict.gain.value:+.2f} dB "
+                    f"{best.fidelity.measured_on}"
+                )
+                return best.with_notes([*selection.notes, note])
+        return final.with_notes(selection.notes)
 
 
-def _select_methods(
-    trials: CrossValidation, baseline: CrossValidatedPlan, progress: Progress | None
-) -> tuple[CrossValidatedPlan, list[str]]:
-    """Try all methods in order, each on top of those selected so far; return the best and notes.
+class MethodSelection:
+    """Trial: methods one after the other, each on top of those that were accepted.
 
-    A method is kept if its gain is significant and at least its minimum in dB. The best is
-    `baseline` itself if none was kept; methods that do not apply get no note.
+    Afterwards they must reduce the error together, else the baseline is returned.
+
+    Attributes
+    ----------
+    notes
+        A note on the gain of each method that was measured.
     """
-    best = baseline
-    notes = []
-    for name, min_gain_db, method in _TRIALS:
-        if progress is not None:
-            progress(name, 0, None)
-        result = method(trials, best, progress)
-        if result is None:
-            continue
-        trial, gain = result
-        if not gain.is_nonzero:
-            notes.append(f"effort best: {name} changes nothing")
-            continue
-        accepted = accept_gain("methods", gain, min_gain_db, SIGNIFICANCE_Z, name)
-        ending = "" if accepted else "; not kept"
-        notes.append(f"effort best: {name}: gain {gain} on {gain.samples} held-out samples{ending}")
-        if accepted:
-            best = trial
-    return best, notes
+
+    name = "methods"
+
+    def __init__(self, validation: CrossValidation) -> None:
+        """Cross-validate with `validation`."""
+        self._validation = validation
+        self.notes: list[str] = []
+
+    def find_obstacle(self, best: CrossValidatedPlan) -> str | None:
+        """Return None: it always applies."""
+        return None
+
+    def propose(self, best: CrossValidatedPlan, log: RunLog) -> Proposals[CrossValidatedPlan]:
+        """Propose each method of `_METHODS`, then the selected ones together."""
+        baseline = best
+        for name, min_gain_db, method in _METHODS:
+            log.report_progress(name)
+            trial = method(self._validation, best, log.progress)
+            if trial is None:
+                continue
+            if trial is best or not self._compare(best, trial).is_nonzero:
+                self.notes.append(f"effort best: {name} changes nothing")
+                continue
+            verdict = yield Proposal(
+                build=partial(_return_built, trial),
+                compare=self._compare,
+                criterion=Criterion(mean_db=min_gain_db, errors=SIGNIFICANCE_Z),
+                label=name,
+            )
+            best = verdict.best
+            self._add_note(name, verdict.gain, "" if verdict.accepted else "; not kept")
+        if best is baseline:
+            return None
+        verdict = yield Proposal(
+            build=lambda: best,
+            compare=self._compare,
+            criterion=_METHODS_CRITERION,
+            label="together",
+            against=baseline,
+        )
+        if not verdict.accepted:
+            self.notes.append(f"effort best: none of these was kept; combined gain {verdict.gain}")
+        return verdict.best
+
+    def _compare(self, old: CrossValidatedPlan, new: CrossValidatedPlan) -> Gain:
+        """Return the gain of `new` on the folds that it was evaluated on."""
+        return self._validation.gain_between(old.errors, new.errors)
+
+    def _add_note(self, name: str, gain: Gain | None, ending: str) -> None:
+        """Add the note on a method and its gain."""
+        samples = 0 if gain is None else gain.samples
+        self.notes.append(f"effort best: {name}: gain {gain} on {samples} held-out samples{ending}")
 
 
-def _format_regression(old: Candidate, new: Candidate) -> str:
-    """Return a note if `new` is not better than `old` on held-out samples, else an empty string.
+def _return_built(trial: CrossValidatedPlan) -> CrossValidatedPlan:
+    """Return `trial`: it was evaluated before it was proposed."""
+    return trial
 
-    Better means that the lowest SQNR of the outputs does not decrease and the mean increases.
+
+def _compare_held_out(old: Candidate, new: Candidate) -> Gain:
+    """Compare the outputs on held-out samples, without a standard error.
+
+    An SQNR above MAX_SQNR_DB counts as this.
     """
-    old_min_db, old_mean_db = _min_and_mean_sqnr(old)
-    new_min_db, new_mean_db = _min_and_mean_sqnr(new)
-    accepted = new_min_db >= old_min_db and new_mean_db > old_mean_db
-    measured = {
-        "worst_gain_db": new_min_db - old_min_db,
-        "mean_gain_db": new_mean_db - old_mean_db,
-    }
-    criterion = {"worst_gain_db": 0.0, "mean_gain_db": 0.0}
-    if log_verdict("methods", accepted, criterion=criterion, measured=measured, label="held back"):
-        return ""
-    return (
-        f"effort best: none of these was kept; gain {new_mean_db - old_mean_db:+.2f} dB "
-        f"{old.fidelity.measured_on}"
-    )
+    old_levels, new_levels = _limited_levels(old), _limited_levels(new)
+    gains = [new - old for old, new in zip(old_levels, new_levels, strict=True)]
+    mean_db = sum(new_levels) / max(len(new_levels), 1) - sum(old_levels) / max(len(old_levels), 1)
+    worst_db = min(new_levels, default=MAX_SQNR_DB) - min(old_levels, default=MAX_SQNR_DB)
+    return Gain(mean_db, worst_output_db=worst_db, output_gains_db=gains)
 
 
-def _min_and_mean_sqnr(candidate: Candidate) -> tuple[float, float]:
-    """Return the minimum and the mean SQNR of the outputs in dB, each limited to MAX_SQNR_DB."""
-    levels = [min(output["sqnr"], MAX_SQNR_DB) for output in candidate.fidelity.outputs.values()]
-    return min(levels, default=MAX_SQNR_DB), sum(levels) / max(len(levels), 1)
+def _limited_levels(candidate: Candidate) -> list[float]:
+    """Return the SQNR of each output in dB, at most MAX_SQNR_DB."""
+    return [min(output["sqnr"], MAX_SQNR_DB) for output in candidate.fidelity.outputs.values()]
 
 
 # ---- methods -------------------------------------------------------------------------------------
 
-_TrialResult = tuple[CrossValidatedPlan, Gain] | None  # None if the method does not apply
-_Method = Callable[[CrossValidation, CrossValidatedPlan, Progress | None], _TrialResult]
+#: Evaluates an alternative to a plan: None if the method does not apply, the plan itself if it
+#: changes nothing.
+_Method = Callable[
+    [CrossValidation, CrossValidatedPlan, Progress | None], CrossValidatedPlan | None
+]
 
 
 def _make_output_bits_trial(
@@ -144,7 +192,7 @@ def _make_output_bits_trial(
 
     def method(
         trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
-    ) -> _TrialResult:
+    ) -> CrossValidatedPlan | None:
         """Evaluate the best plan with wider outputs.
 
         Returns None if nothing can be widened, or if the result would no longer be chip-ready.
@@ -162,11 +210,11 @@ def _make_output_bits_trial(
 
 def _try_scale_search(
     trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
-) -> _TrialResult:
+) -> CrossValidatedPlan | None:
     """Search scales one step at a time by the output error, then refine the weights for them.
 
-    Scales of the user and of saturated clips stay. Returns the trial and its gain; None if a plan
-    prescribes the scales, and `best` with gain 0 if no step helps.
+    Scales of the user and of saturated clips stay. Returns None if a plan prescribes the scales,
+    and `best` if no step helps.
     """
     planned, target = best.planned, best.planned.target
     policy = planned.basis.policy
@@ -183,7 +231,7 @@ def _try_scale_search(
         """
         nonlocal errors
         new_errors, gain = trials.evaluate_plan(best, errors, plan, STEP_SIGNIFICANCE_Z)
-        if not gain.is_significant(_MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):
+        if not _STEP_CRITERION.is_met(gain):
             return False
         errors = new_errors
         return True
@@ -193,7 +241,7 @@ def _try_scale_search(
         planned.partition, planned.plan, shared, target, fixed, is_improvement
     )
     if plan is planned.plan:
-        return best, Gain(0.0, 0.0, 0)
+        return best
     return trials.evaluate_candidate(
         best, replace(planned, plan=plan), best.methods, SIGNIFICANCE_Z, progress
     )
@@ -204,7 +252,7 @@ def _make_refinement_trial(**switch: bool) -> _Method:
 
     def method(
         trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
-    ) -> _TrialResult:
+    ) -> CrossValidatedPlan | None:
         """Evaluate the best plan with the methods of `switch`; None if they change nothing."""
         methods = replace(best.methods, **switch)
         if best.methods.is_equivalent(methods, best.planned.partition, best.planned.plan):
@@ -214,8 +262,8 @@ def _make_refinement_trial(**switch: bool) -> _Method:
     return method
 
 
-#: Methods in the order of their trials: name, minimum gain in dB, method.
-_TRIALS: Sequence[tuple[str, float, _Method]] = (
+#: Methods in the order of their proposals: name, minimum gain in dB, method.
+_METHODS: Sequence[tuple[str, float, _Method]] = (
     (
         "last outputs at accumulator width",
         _MIN_WIDE_OUTPUT_GAIN_DB,

@@ -9,57 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from ...ops.macs import count_macs
-from ...run.data import Progress
 from ..planning.refinement import refine_weights
 from ..planning.scale_sources import plan_model
 from ..report.candidate import Candidate, build_candidate
-from .evidence import output_sqnr_levels
+from ..run_log import RunLog
+from .evidence import compare_outputs
 from .host_offload import select_required_host_nodes
 from .host_placement import MAX_ROUNDS, HostPlacement
-from .verdict_log import log_verdict
+from .trial import Criterion, Proposal, Proposals, run_trial
 
 __all__ = ["offload_rejected_layers"]
 
-_MAX_LOSS_DB = 0.5  # accepted loss of an output when layers return from the host to the chip
 _MAX_TRIES = 4  # small parts that are tried; each takes a plan of its own
 _SMALL_PART_SHARE = 0.01  # a part is small up to this fraction of the chip's MACs
-_MIN_GAIN_DB = 0.5  # gain of some output for which a small part moves to the host
 
 
-def offload_rejected_layers(best: Candidate, progress: Progress | None = None) -> Candidate:
+def offload_rejected_layers(best: Candidate, log: RunLog) -> Candidate:
     """Move more nodes to the host if that lets the chip run the rest in parts.
 
     Returns `best` unchanged if layers may not move (`max_parts` is not set), if it is chip-ready,
-    or if it was quantized by another tool.
+    if its scales are given by a plan, or if it was quantized by another tool.
     """
     prepared = best.prepared
-    if not prepared.allows_layer_offload or not prepared.parts.ops or best.report.chip_ready:
+    if best.planned.basis.policy is None or not prepared.allows_layer_offload:
         return best
-    candidate = _try_returning_layers(best, progress)
-    candidate = _offload_until_accepted(candidate, progress)
-    return _try_offloading_small_parts(candidate, progress)
+    if not prepared.parts.ops or best.report.chip_ready:
+        return best
+    candidate = run_trial(ReturningLayers(), best, log)
+    candidate = _offload_until_accepted(candidate, log)
+    return run_trial(SmallParts(), candidate, log)
 
 
-def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candidate:
+def _offload_until_accepted(best: Candidate, log: RunLog) -> Candidate:
     """Move layers that chip parts are rejected for, and unprofitable parts, to the host.
 
-    The selection hardly depends on the weights, so it runs without effort first, and then once more
-    from its result with the configured effort. Returns `best` if nothing moves.
+    The selection hardly depends on the weights, so it runs as a draft first, and then once more
+    from its result with the recipe of the effort. Returns `best` if nothing moves.
     """
     draft_prepared = best.prepared.draft
     if best.prepared.recipe == draft_prepared.recipe:
-        return _run_offload_rounds(best, progress)
+        return _run_offload_rounds(best, log)
     draft = replace(best, planned=replace(best.planned, prepared=draft_prepared))
-    offloaded = _run_offload_rounds(draft, progress)
+    offloaded = _run_offload_rounds(draft, log)
     if offloaded is draft:
         return best
-    replanned = _replan_with_host_nodes(best, offloaded.prepared.parts.floats, progress)
-    return _run_offload_rounds(replanned, progress)
+    replanned = _replan_with_host_nodes(best, offloaded.prepared.parts.floats, log)
+    return _run_offload_rounds(replanned, log)
 
 
-def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate:
+def _run_offload_rounds(best: Candidate, log: RunLog) -> Candidate:
     """Offload the layers selected by `HostPlacement` until no part is rejected.
 
     At most MAX_ROUNDS rounds; the last one offloads rejected parts as a whole. Returns `best`
@@ -79,40 +80,85 @@ def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate
         host.update(selected)
         if not best.prepared.with_host_nodes(host).parts.ops:
             return start
-        best = _replan_with_host_nodes(best, host, progress)
+        best = _replan_with_host_nodes(best, host, log)
     return best
 
 
-def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> Candidate:
-    """Move small chip parts to the host, each only if that brings an output closer to float.
+class SmallParts:
+    """Trial: chip parts with little work on the host, each if that brings an output closer.
 
     Tries up to `_MAX_TRIES` parts with at most `_SMALL_PART_SHARE` of the MACs, smallest first, and
-    never all parts. A move is kept if one output gains `_MIN_GAIN_DB` and none loses more than
-    `_MAX_LOSS_DB`. Does nothing if the effort measures no alternatives, or without real calibration
-    data.
+    never all parts.
     """
-    prepared = best.prepared
-    if not prepared.recipe.measures_alternatives or prepared.synthetic:
+
+    name = "small_parts"
+    criterion = Criterion(some_db=0.5, loss_db=0.5)
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return "" if the recipe measures no alternatives, or without real data; else None."""
+        if not best.prepared.recipe.measures_alternatives or best.prepared.synthetic:
+            return ""
+        return None
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose to move each small part, in addition to those that were accepted."""
+        chip_parts = best.report.program.chip
+        max_macs = _SMALL_PART_SHARE * sum(part.macs for part in chip_parts)
+        placement = _make_host_placement(best)
+        by_macs = sorted(chip_parts, key=lambda part: part.macs)
+        for part in by_macs[: min(_MAX_TRIES, len(chip_parts) - 1)]:
+            if part.macs > max_macs:
+                continue
+            reason = f"{part.macs:,} MACs: measured to be better in float"
+            part_nodes = dict.fromkeys(placement.float_nodes_of(part.members), reason)
+            host = {**best.prepared.parts.floats, **part_nodes}
+            verdict = yield Proposal(
+                build=partial(_replan_with_host_nodes, best, host, log),
+                compare=compare_outputs,
+                criterion=self.criterion,
+            )
+            best = verdict.best
         return best
-    chip_parts = best.report.program.chip
-    max_macs = _SMALL_PART_SHARE * sum(part.macs for part in chip_parts)
-    placement = _make_host_placement(best)
-    by_macs = sorted(chip_parts, key=lambda part: part.macs)
-    for part in by_macs[: min(_MAX_TRIES, len(chip_parts) - 1)]:
-        if part.macs > max_macs:
-            continue
-        reason = f"{part.macs:,} MACs: measured to be better in float"
-        part_nodes = dict.fromkeys(placement.float_nodes_of(part.members), reason)
-        host = {**best.prepared.parts.floats, **part_nodes}
-        offloaded = _replan_with_host_nodes(best, host, progress)
-        levels = zip(output_sqnr_levels(best), output_sqnr_levels(offloaded), strict=True)
-        gains = [new - old for old, new in levels]
-        accepted = max(gains) >= _MIN_GAIN_DB and min(gains) >= -_MAX_LOSS_DB
-        measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
-        criterion = {"some_db": _MIN_GAIN_DB, "loss_db": _MAX_LOSS_DB}
-        if log_verdict("small_parts", accepted, criterion=criterion, measured=measured):
-            best = offloaded
-    return best
+
+
+class ReturningLayers:
+    """Trial: the layers of an offloaded front or tail back on the chip, if no output loses much.
+
+    A front or tail moves to the host as a whole, including its layers; the operators among them
+    that no chip supports stay there. The chip must accept all parts then.
+    """
+
+    name = "layers_back"
+    criterion = Criterion(loss_db=0.5)
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return "" if no layer was offloaded that the chip supports; else None."""
+        return None if self._find_returning(best) else ""
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose to return all these layers at once."""
+        returning = self._find_returning(best)
+        floats = best.prepared.parts.floats
+        host = {name: reason for name, reason in floats.items() if name not in returning}
+        yield Proposal(
+            build=partial(_replan_with_host_nodes, best, host, log),
+            compare=compare_outputs,
+            criterion=self.criterion,
+            condition=lambda candidate: candidate.report.program.runs_correctly,
+        )
+        return None
+
+    @staticmethod
+    def _find_returning(best: Candidate) -> set[str]:
+        """Return the names of the offloaded layers that the chip supports."""
+        prepared = best.prepared
+        required = select_required_host_nodes(prepared)
+        movable_layers = {
+            str(node.name)
+            for node in prepared.graph.graph
+            if count_macs(node) and str(node.name) not in required
+        }
+        return prepared.moved.keys() & movable_layers
 
 
 def _make_host_placement(best: Candidate) -> HostPlacement:
@@ -121,9 +167,7 @@ def _make_host_placement(best: Candidate) -> HostPlacement:
     return HostPlacement(report.program, best.planned.partition, best.lowered, report.names)
 
 
-def _replan_with_host_nodes(
-    best: Candidate, host: Mapping[str, str], progress: Progress | None
-) -> Candidate:
+def _replan_with_host_nodes(best: Candidate, host: Mapping[str, str], log: RunLog) -> Candidate:
     """Plan, refine and measure the model again with the nodes `host` (and `skip`) in float.
 
     Parameters
@@ -132,36 +176,6 @@ def _replan_with_host_nodes(
         {node: reason}.
     """
     offloaded = best.prepared.with_host_nodes(host)
-    planned = plan_model(offloaded, None, progress, best.planned.calibration)
-    return build_candidate(planned, refine_weights(planned, progress=progress), progress)
-
-
-def _try_returning_layers(best: Candidate, progress: Progress | None) -> Candidate:
-    """Return the layers of an offloaded front or tail to the chip if no output loses much.
-
-    Much is more than `_MAX_LOSS_DB`; the chip must also accept all parts then, else `best` is
-    returned. A front or tail moves to the host as a whole, including its layers; the operators
-    among them that no chip supports stay there.
-    """
-    prepared = best.prepared
-    required = select_required_host_nodes(prepared)
-    movable_layers = [
-        str(node.name)
-        for node in prepared.graph.graph
-        if count_macs(node) and str(node.name) not in required
-    ]
-    returning = prepared.moved.keys() & movable_layers
-    if not returning:
-        return best
-    host = {name: reason for name, reason in prepared.parts.floats.items() if name not in returning}
-    replanned = _replan_with_host_nodes(best, host, progress)
-    levels = zip(output_sqnr_levels(best), output_sqnr_levels(replanned), strict=True)
-    highest_loss = max((old - new for old, new in levels), default=0.0)
-    accepted = highest_loss <= _MAX_LOSS_DB and replanned.report.program.runs_correctly
-    log_verdict(
-        "layers_back",
-        accepted,
-        criterion={"loss_db": _MAX_LOSS_DB},
-        measured={"highest_loss_db": highest_loss},
-    )
-    return replanned if accepted else best
+    planned = plan_model(offloaded, None, log.progress, best.planned.calibration)
+    refined_graph = refine_weights(planned, progress=log.progress)
+    return build_candidate(planned, refined_graph, log.progress)

@@ -11,7 +11,7 @@ characterizes only its own weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,6 @@ from ..lower import lower
 from ..methods.refine import RefinementOptions
 from ..planning.planned_model import PlannedModel
 from ..planning.refinement import refine_weights
-from ..prepare.preparation import PreparedModel
 from .evidence import Gain, compute_gain
 
 __all__ = ["MIN_SAMPLES", "CrossValidatedPlan", "CrossValidation", "count_samples", "sum_squares"]
@@ -61,13 +60,17 @@ class CrossValidatedPlan:
     float_graphs: Sequence[ir.Model]
     errors: Sequence[np.ndarray]
 
+    def with_notes(self, notes: Iterable[str]) -> CrossValidatedPlan:
+        """Return a copy whose plan has more notes for the report."""
+        return replace(self, planned=self.planned.with_notes(notes))
+
 
 class CrossValidation:
     """Cross-validation of candidates for one model.
 
     Parameters
     ----------
-    prepared, planned
+    planned
         The model and its plan so far.
     feeds
         Calibration samples by input name.
@@ -79,7 +82,6 @@ class CrossValidation:
 
     def __init__(
         self,
-        prepared: PreparedModel,
         planned: PlannedModel,
         feeds: _Feed,
         count: int,
@@ -90,6 +92,7 @@ class CrossValidation:
         Inputs without a batch axis belong to all folds. `measured_tensors` are the tensors whose
         errors are compared; an eighth of the memory budget caches their float values.
         """
+        prepared = planned.prepared
         self._prepared, self._measured_tensors = prepared, measured_tensors
         outputs = {str(value.name) for value in prepared.original.graph.outputs}
         self._source = prepared.source  # yields nothing but the outputs
@@ -141,8 +144,8 @@ class CrossValidation:
         options: RefinementOptions,
         z: float,
         progress: Progress | None = None,
-    ) -> tuple[CrossValidatedPlan, Gain]:
-        """Refine and measure another candidate; return it and its gain over `best`.
+    ) -> CrossValidatedPlan:
+        """Refine and measure another candidate.
 
         As in `evaluate_baseline`, with the weights of `planned` refined by `options`. Stops after
         `_MIN_FOLDS` folds or later if even `z` standard errors more would be no gain; the result
@@ -158,8 +161,7 @@ class CrossValidation:
             float_graph, fold_errors = self._refine_and_measure(k, planned, options, progress)
             float_graphs.append(float_graph)
             errors.append(fold_errors)
-        gain = self.gain_between(best.errors, errors)
-        return CrossValidatedPlan(planned, options, float_graphs, errors), gain
+        return CrossValidatedPlan(planned, options, float_graphs, errors)
 
     def evaluate_plan(
         self, best: CrossValidatedPlan, old: Sequence[np.ndarray], plan: Plan, z: float

@@ -1,4 +1,4 @@
-"""Decide whether one integer graph is measurably better than another.
+"""Measure how much closer one integer graph is to the float model than another.
 
 Only real data count as evidence, and only if the weights are not fixed and the effort measures
 alternatives. The error of an output after a Softmax is dominated by a few undecided rows, so that a
@@ -18,6 +18,7 @@ Stein 1981):
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,8 @@ from ...decibels import convert_to_db
 from ...graph import ir, operators
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
-from .verdict_log import log_verdict
+from ..report.fidelity import select_measured_tensors
+from ..report.report import split_float_nodes
 
 __all__ = [
     "Gain",
@@ -34,13 +36,14 @@ __all__ = [
     "MIN_GAIN_DB",
     "SIGNIFICANCE_Z",
     "STEP_SIGNIFICANCE_Z",
-    "accept_gain",
     "can_choose_by_samples",
     "clamp_sqnr_db",
+    "compare_measured_tensors",
+    "compare_outputs",
     "compute_gain",
     "has_decisive_samples",
-    "is_better",
-    "mean_sqnr_gain_db",
+    "has_float_between_integers",
+    "keeps_chip",
     "output_sqnr_levels",
 ]
 
@@ -89,36 +92,93 @@ def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
     return False
 
 
-def is_better(old: Candidate, new: Candidate) -> bool:
-    """Whether the outputs of `new` are clearly closer to float, and by more than chance.
+def compare_outputs(
+    old: Candidate,
+    new: Candidate,
+    *,
+    min_level_db: float = -MAX_SQNR_DB,
+    max_part_db: float = MAX_SQNR_DB,
+) -> Gain:
+    """Compare the SQNR of the outputs of two candidates, and of tensors that outputs concatenate.
 
-    The mean gain must be at least MIN_GAIN_DB and above SIGNIFICANCE_Z standard errors. The
-    standard error is NaN if a graph is not finite; then only the gain decides.
+    Parameters
+    ----------
+    old, new
+        The candidates, measured on the same samples.
+    min_level_db
+        An SQNR below this, in dB, counts as this.
+    max_part_db
+        An SQNR of a concatenated tensor above this counts as this.
+
+    Returns
+    -------
+    Gain
+        The gain of `new`. Its value is 0 if the lowest SQNR decreases, or without outputs.
     """
-    standard_error_db = compute_gain(
-        old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0
-    ).standard_error_db
-    gain_db = mean_sqnr_gain_db(old, new)
-    return gain_db >= MIN_GAIN_DB and not gain_db <= SIGNIFICANCE_Z * standard_error_db
+    old_levels = output_sqnr_levels(old, min_level_db, max_part_db)
+    new_levels = output_sqnr_levels(new, min_level_db, max_part_db)
+    if not old_levels:
+        return Gain(0.0)
+    worst_gain_db = min(new_levels) - min(old_levels)
+    value = 0.0
+    if worst_gain_db >= 0:
+        value = (sum(new_levels) - sum(old_levels)) / len(old_levels)
+    jackknife = compute_gain(old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0)
+    gains = [new - old for old, new in zip(old_levels, new_levels, strict=True)]
+    return Gain(
+        value,
+        jackknife.standard_error_db,
+        worst_output_db=worst_gain_db,
+        output_gains_db=gains,
+        old_worst_db=min(old_levels),
+    )
 
 
-def mean_sqnr_gain_db(old: Candidate, new: Candidate) -> float:
-    """Return the mean SQNR gain of `new` over `old` in dB, or 0 if the lowest SQNR decreased.
+def compare_measured_tensors(old: Candidate, new: Candidate) -> Gain:
+    """Compare the errors of two candidates at the tensors of `select_measured_tensors`.
 
-    Tensors that outputs concatenate count as outputs; 0 also without outputs.
+    These are outputs, or the inputs of their final activations. If they differ between the
+    candidates, the outputs are compared.
     """
-    old_levels = output_sqnr_levels(old)
-    new_levels = output_sqnr_levels(new)
-    if not old_levels or min(new_levels) < min(old_levels):
-        return 0.0
-    return (sum(new_levels) - sum(old_levels)) / len(old_levels)
+    if select_measured_tensors(old.planned) == select_measured_tensors(new.planned):
+        old_errors, new_errors = old.fidelity.measured_errors, new.fidelity.measured_errors
+        power = old.fidelity.measured_power
+    else:
+        old_errors, new_errors = old.fidelity.errors, new.fidelity.errors
+        power = old.fidelity.power
+    return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
 
 
-def output_sqnr_levels(candidate: Candidate) -> list[float]:
-    """Return the clamped SQNR in dB of each output, and of each tensor that outputs concatenate."""
-    levels = [output["sqnr"] for output in candidate.fidelity.outputs.values()]
-    levels += [part.sqnr for part in candidate.fidelity.parts]
-    return [clamp_sqnr_db(sqnr) for sqnr in levels]
+def has_float_between_integers(prepared: PreparedModel) -> bool:
+    """Whether some float nodes are between integer nodes."""
+    parts = prepared.parts
+    return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
+
+
+def keeps_chip(old: Candidate, new: Candidate) -> bool:
+    """Whether `new` is chip-ready if `old` was.
+
+    True for a model that float operators split anyway.
+    """
+    return (
+        has_float_between_integers(old.prepared)
+        or new.report.chip_ready
+        or not old.report.chip_ready
+    )
+
+
+def output_sqnr_levels(
+    candidate: Candidate, min_level_db: float = -MAX_SQNR_DB, max_part_db: float = MAX_SQNR_DB
+) -> list[float]:
+    """Return the SQNR in dB of each output, then of each tensor that outputs concatenate.
+
+    Each is clamped to +-MAX_SQNR_DB, NaN as the worst value, and then to at least `min_level_db`;
+    those of concatenated tensors to at most `max_part_db`.
+    """
+    levels = [clamp_sqnr_db(output["sqnr"]) for output in candidate.fidelity.outputs.values()]
+    for part in candidate.fidelity.parts:
+        levels.append(min(clamp_sqnr_db(part.sqnr), max_part_db))
+    return [max(level, min_level_db) for level in levels]
 
 
 def clamp_sqnr_db(sqnr: float) -> float:
@@ -139,26 +199,31 @@ class Gain:
     standard_error_db
         Its standard error in dB.
     samples
-        Number of samples that were compared.
+        Number of samples that were compared; 0 if unknown.
     worst_output_db
         Gain of the lowest SQNR among the outputs in dB.
+    output_gains_db
+        Gain of each output in dB; empty if they were not compared one by one.
+    old_worst_db
+        The lowest SQNR among the outputs of the old graph in dB.
     """
 
     value: float
-    standard_error_db: float
-    samples: int
+    standard_error_db: float = 0.0
+    samples: int = 0
     worst_output_db: float = 0.0
+    output_gains_db: Sequence[float] = ()
+    old_worst_db: float = MAX_SQNR_DB
 
-    def is_significant(self, min_db: float, z: float) -> bool:
-        """Whether the gain reaches `min_db` dB and exceeds `z` standard errors.
+    @property
+    def highest_db(self) -> float:
+        """The largest gain of an output in dB; 0 without outputs."""
+        return max(self.output_gains_db, default=0.0)
 
-        The worst output must not get worse either.
-        """
-        return (
-            self.value >= min_db
-            and self.value > z * self.standard_error_db
-            and self.worst_output_db >= 0
-        )
+    @property
+    def lowest_db(self) -> float:
+        """The smallest gain of an output in dB, negative for a loss; 0 without outputs."""
+        return min(self.output_gains_db, default=0.0)
 
     @property
     def is_nonzero(self) -> bool:
@@ -167,12 +232,15 @@ class Gain:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures by name, in dB, for `log_verdict`."""
-        return {
+        """The figures by name, in dB, for the log."""
+        figures = {
             "gain_db": self.value,
             "standard_error_db": self.standard_error_db,
             "worst_gain_db": self.worst_output_db,
         }
+        if self.output_gains_db:
+            figures |= {"highest_gain_db": self.highest_db, "lowest_gain_db": self.lowest_db}
+        return figures
 
     def is_hopeless(self, z: float) -> bool:
         """Whether the gain would not be positive even with `z` standard errors added."""
@@ -214,17 +282,3 @@ def compute_gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: in
     power_db = convert_to_db(power, tiny)
     worst_gain = float((power_db - total_db[1]).min() - (power_db - total_db[0]).min())
     return Gain(float((total_db[0] - total_db[1]).mean()), standard_error, counts, worst_gain)
-
-
-def accept_gain(trial: str, gain: Gain, min_db: float, z: float, label: str = "") -> bool:
-    """Whether a gain reaches `min_db` dB and `z` standard errors (`Gain.is_significant`).
-
-    The verdict is logged for the proposal `label` of `trial`, see `log_verdict`.
-    """
-    return log_verdict(
-        trial,
-        gain.is_significant(min_db, z),
-        criterion={"mean_db": min_db, "errors": z},
-        measured=gain.figures,
-        label=label,
-    )

@@ -18,8 +18,9 @@ and so are samples beyond the first 512 (`run.data`). Nothing is measured again 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ...errors import ConstraintError, ModelError
 from ...plan import Affine, Plan
@@ -33,9 +34,10 @@ from ..planning.scale_sources import plan_without_range_transforms
 from ..prepare.preparation import PreparedModel
 from ..recipe import get_recipe
 from ..report.candidate import Candidate, build_candidate
-from ..report.fidelity import select_measured_tensors
+from ..run_log import RunLog
 from .cross_validation import count_samples
-from .evidence import SIGNIFICANCE_Z, Gain, accept_gain, compute_gain
+from .evidence import SIGNIFICANCE_Z, Gain, compare_measured_tensors
+from .trial import Criterion, Proposal, Proposals, run_trial
 
 __all__ = ["HOLD_OUT", "measure_on_held_out"]
 
@@ -49,14 +51,14 @@ _MIN_SAMPLES = 4  # minimum number of held-out samples
 _MIN_CHOICE_SAMPLES = 16  # minimum number to choose the calibrator by
 _CALIBRATORS = ("max", "percentile")  # tried beside the default one
 _MAX_SQNR_DB = 20.0  # other calibrators are tried only below that
-_MIN_GAIN_DB = 0.5  # minimum gain of another calibrator
 
 
 @dataclass(frozen=True)
-class _HeldOutTrial:
-    """A candidate quantized without the held-out samples, and measured on these."""
+class _HeldOutRun:
+    """A candidate, and the same quantized without the held-out samples and measured on these."""
 
-    candidate: Candidate
+    full: Candidate
+    reduced: Candidate
     sample_count: int
 
     @property
@@ -64,13 +66,15 @@ class _HeldOutTrial:
         """Description of the samples for the report."""
         return f"on {self.sample_count} samples held back in a trial run"
 
+    def with_notes(self, notes: Iterable[str]) -> _HeldOutRun:
+        """Return a copy whose candidate has more notes."""
+        return replace(self, full=self.full.with_notes(notes))
+
 
 def measure_on_held_out(
-    best: Candidate,
-    requantize: Callable[[PreparedModel], Candidate],
-    progress: Progress | None = None,
+    best: Candidate, requantize: Callable[[PreparedModel], Candidate], log: RunLog
 ) -> Candidate:
-    """Replace the fidelity of `best` by that of a trial, or choose another calibrator.
+    """Replace the fidelity of `best` by that of a trial run, or choose another calibrator.
 
     Parameters
     ----------
@@ -78,42 +82,129 @@ def measure_on_held_out(
         The selected candidate.
     requantize
         Quantizes a prepared model with other settings.
-    progress
-        Progress callback.
+    log
+        Log of the quantization.
 
     Returns
     -------
     Candidate
-        `best`, or the candidate with another calibrator, with the fidelity of its trial; unchanged
-        if its fidelity is measured on held-out samples anyway, if there are too few samples, or if
-        an output is 0 on all of them, but not on the calibration samples.
+        `best`, or the candidate with another calibrator, with the fidelity of its trial run;
+        unchanged if its fidelity is measured on held-out samples anyway, if there are too few
+        samples, or if an output is 0 on all of them, but not on the calibration samples.
     """
-    trial = _quantize_trial(best, progress)
-    if trial is None or _has_silent_output(best, trial.candidate):
+    run = _quantize_reduced(best, log)
+    if run is None or _has_silent_output(best, run.reduced):
         return best
-    for calibrator in _list_promising_calibrators(best, trial):
-        settings = {"calibrator": calibrator}
-        alternative = requantize(best.prepared.with_settings(settings))
-        alternative_trial = _quantize_trial(alternative, progress)
-        if alternative_trial is None:
-            continue
-        gain = _compute_gain(trial.candidate, alternative_trial.candidate)
-        if not _accept_calibrator(gain, f"{calibrator} refined"):
-            continue
-        note = (
-            f"calibrator {calibrator} instead of mse: outputs {gain.value:.1f} dB closer to the "
-            f"float model's {trial.measured_on}; to keep the default, pass --calibrator mse"
+    run = run_trial(OtherCalibrator(requantize), run, log)
+    return replace(run.full, fidelity=replace(run.reduced.fidelity, measured_on=run.measured_on))
+
+
+class OtherCalibrator:
+    """Trial: another calibrator than the default one, judged on samples that were held out.
+
+    Only calibrators that are clearly better with unrefined weights are tried; the model is then
+    quantized again, with all samples and without the held-out ones.
+    """
+
+    name = "calibrator"
+    criterion = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
+
+    def __init__(self, requantize: Callable[[PreparedModel], Candidate]) -> None:
+        """Quantize a prepared model with other settings by `requantize`."""
+        self._requantize = requantize
+
+    def find_obstacle(self, best: _HeldOutRun) -> str | None:
+        """Return "" if the user set the calibrator, the result is good, or samples are too few.
+
+        Good is an SQNR of at least `_MAX_SQNR_DB`, or more than 8 bits. Else None.
+        """
+        conf, policy = best.full.prepared.conf, best.full.planned.basis.policy
+        if "calibrator" in conf.model_fields_set or policy is None or policy.calibrator != "mse":
+            return ""
+        if conf.bits > 8 or best.sample_count < _MIN_CHOICE_SAMPLES:
+            return ""
+        is_good = best.reduced.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB
+        return "" if is_good else None
+
+    def propose(self, best: _HeldOutRun, log: RunLog) -> Proposals[_HeldOutRun]:
+        """Propose each calibrator with unrefined weights, and the better ones for the model."""
+        start = best
+        default = self._build_unrefined(start, None, log)
+        promising = []
+        for calibrator in _CALIBRATORS:
+            verdict = yield self._propose(
+                partial(self._build_unrefined, start, calibrator, log),
+                f"{calibrator} unrefined",
+                against=default,
+            )
+            promising += [calibrator] if verdict.accepted else []
+        for calibrator in promising:
+            verdict = yield self._propose(
+                partial(self._quantize, start.full.prepared, calibrator, log),
+                f"{calibrator} refined",
+                describe=partial(_describe_calibrator, calibrator, best),
+            )
+            best = verdict.best
+        return best
+
+    def _propose(
+        self,
+        build: Callable[[], _HeldOutRun | None],
+        label: str,
+        against: _HeldOutRun | None = None,
+        describe: Callable[[_HeldOutRun, Gain], _HeldOutRun] | None = None,
+    ) -> Proposal[_HeldOutRun]:
+        """Return a proposal judged on the held-out samples."""
+        return Proposal(
+            build=build,
+            compare=lambda old, new: compare_measured_tensors(old.reduced, new.reduced),
+            criterion=self.criterion,
+            label=label,
+            against=against,
+            describe=describe,
         )
-        best, trial = alternative.with_notes([note]), alternative_trial
-    fidelity = replace(trial.candidate.fidelity, measured_on=trial.measured_on)
-    return replace(best, fidelity=fidelity)
+
+    def _build_unrefined(
+        self, run: _HeldOutRun, calibrator: str | None, log: RunLog
+    ) -> _HeldOutRun | None:
+        """Build the reduced model of `run` with another calibrator and unrefined weights.
+
+        None keeps the calibrator. Returns None if it leads to the same scales.
+        """
+        planned = run.reduced.planned
+        if calibrator is not None:
+            assert planned.calibration is not None
+            reconfigured = run.reduced.prepared.with_settings({"calibrator": calibrator})
+            replanned = assign_scales(reconfigured, planned.calibration)
+            if replanned.plan.tensors == planned.plan.tensors:
+                return None
+            planned = replanned
+        return replace(run, reduced=_build_alike(planned, None, None))
+
+    def _quantize(
+        self, prepared: PreparedModel, calibrator: str, log: RunLog
+    ) -> _HeldOutRun | None:
+        """Quantize `prepared` with another calibrator, with all samples and without some."""
+        alternative = self._requantize(prepared.with_settings({"calibrator": calibrator}))
+        return _quantize_reduced(alternative, log)
 
 
-def _quantize_trial(best: Candidate, progress: Progress | None) -> _HeldOutTrial | None:
+def _describe_calibrator(
+    calibrator: str, old: _HeldOutRun, new: _HeldOutRun, gain: Gain
+) -> _HeldOutRun:
+    """Return `new` with a note on its calibrator and the gain."""
+    note = (
+        f"calibrator {calibrator} instead of mse: outputs {gain.value:.1f} dB closer to the "
+        f"float model's {old.measured_on}; to keep the default, pass --calibrator mse"
+    )
+    return new.with_notes([note])
+
+
+def _quantize_reduced(best: Candidate, log: RunLog) -> _HeldOutRun | None:
     """Quantize the model of `best` by the same methods without the held-out samples.
 
     Returns None if there are too few samples, if the scales are not calibrated, with an effort that
-    measures no alternatives, or if samples are held out anyway.
+    measures no alternatives, if samples are held out anyway, or if the scales are not supported.
     """
     prepared, planned = best.prepared, best.planned
     if prepared.synthetic or prepared.calls is not None or prepared.read is not None:
@@ -126,13 +217,13 @@ def _quantize_trial(best: Candidate, progress: Progress | None) -> _HeldOutTrial
     sample_count = sum(count_samples(planned, feeds) for feeds in reduced.data.held_out_batches())
     if sample_count < _MIN_SAMPLES:
         return None
-    if progress is not None:
-        progress("trial without held-out samples", 0, None)
+    log.report_progress("trial without held-out samples")
     try:
         replanned = _plan_alike(reduced, planned)
-        return _HeldOutTrial(_build_alike(replanned, best.refinement, progress), sample_count)
+        candidate = _build_alike(replanned, best.refinement, log.progress)
     except (ConstraintError, ModelError):  # such as a scale that the chip does not support
         return None
+    return _HeldOutRun(best, candidate, sample_count)
 
 
 def _has_silent_output(best: Candidate, trial: Candidate) -> bool:
@@ -201,46 +292,3 @@ def _build_alike(
         options = replace(refinement, max_rows=_REFINEMENT_ROWS)
         graph = refine_weights(planned, options, feeds, progress)
     return build_candidate(planned, graph, progress, refinement)
-
-
-def _list_promising_calibrators(best: Candidate, trial: _HeldOutTrial) -> list[str]:
-    """Return the calibrators with which the trial is clearly better with unrefined weights.
-
-    Empty if none is necessary, or if the user set the calibrator.
-    """
-    prepared, planned = trial.candidate.prepared, trial.candidate.planned
-    conf, policy = best.prepared.conf, best.planned.basis.policy
-    if "calibrator" in conf.model_fields_set or policy is None or policy.calibrator != "mse":
-        return []
-    if conf.bits > 8 or trial.sample_count < _MIN_CHOICE_SAMPLES:
-        return []
-    if trial.candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB:
-        return []
-    assert planned.calibration is not None
-    default = _build_alike(planned, None, None)
-    promising = []
-    for calibrator in _CALIBRATORS:
-        reconfigured = prepared.with_settings({"calibrator": calibrator})
-        replanned = assign_scales(reconfigured, planned.calibration)
-        if replanned.plan.tensors == planned.plan.tensors:
-            continue
-        alternative = _build_alike(replanned, None, None)
-        if _accept_calibrator(_compute_gain(default, alternative), f"{calibrator} unrefined"):
-            promising.append(calibrator)
-    return promising
-
-
-def _compute_gain(old: Candidate, new: Candidate) -> Gain:
-    """Return the gain of `new` over `old` at the measured tensors; if these differ, the outputs."""
-    if select_measured_tensors(old.planned) == select_measured_tensors(new.planned):
-        old_errors, new_errors = old.fidelity.measured_errors, new.fidelity.measured_errors
-        power = old.fidelity.measured_power
-    else:
-        old_errors, new_errors = old.fidelity.errors, new.fidelity.errors
-        power = old.fidelity.power
-    return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
-
-
-def _accept_calibrator(gain: Gain, label: str) -> bool:
-    """Whether the gain of another calibrator is significant; `label` names it in the log."""
-    return accept_gain("calibrator", gain, _MIN_GAIN_DB, SIGNIFICANCE_Z, label)

@@ -8,28 +8,34 @@ of states that are fed back (`prepare.recurrent_states`) and for their gates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
-from ...errors import ConstraintError
 from ...graph import ir, operators
 from ...legalization.chip_constants import LOWER_BOUND_KEY
 from ...ops.macs import count_macs
-from ...run.data import Progress
 from ..planning.refinement import refine_weights
 from ..planning.scale_sources import plan_model
 from ..prepare.preparation import PreparedModel
 from ..prepare.recurrent_states import find_cell_updates, find_gates, find_unrolled_steps
 from ..report.candidate import Candidate, build_candidate
-from ..report.report import split_float_nodes
-from .evidence import clamp_sqnr_db, output_sqnr_levels
+from ..run_log import RunLog
+from .evidence import (
+    clamp_sqnr_db,
+    compare_outputs,
+    has_float_between_integers,
+    keeps_chip,
+    output_sqnr_levels,
+)
 from .low_sqnr_nodes import select_low_sqnr_nodes_to_offload
-from .verdict_log import log_verdict
+from .trial import Criterion, Proposal, Proposals
 
 __all__ = [
+    "HostOffload",
     "find_offload_candidates",
+    "make_criterion",
     "place_required_host_nodes",
     "select_required_host_nodes",
-    "try_host_offload",
 ]
 
 _FRONT_OPS = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
@@ -49,44 +55,86 @@ _NOT_TRIED_NOTE = (
 )
 
 
-def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candidate:
-    """Move the front, tail or cells of a model to the host if the outputs measurably improve.
+class HostOffload:
+    """Trial: the front, tail or cells of a model on the host instead of the chip.
 
-    Returns `best` unchanged for synthetic data and for models that another tool has quantized. If
-    the effort measures no alternatives, returns `best`, with a note if there was a candidate to
-    try. Candidates are tried one after the other, each in place of the previous one unless that was
-    better.
+    Candidates are tried one after the other, each in place of the previous one unless that was
+    better. A loss is accepted if it rescues an unusable output.
     """
-    prepared, conf = best.prepared, best.prepared.conf
-    if prepared.read is not None or prepared.synthetic:
-        return best
-    has_poor_output = min(output_sqnr_levels(best)) < _MIN_SQNR_DB
-    in_parts = _runs_in_parts(prepared)
-    host_by_default = prepared.parts.floats.keys()
-    trials = [
+
+    name = "ends"
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return "" for synthetic data, given scales and models of other tools; else None.
+
+        If the recipe measures no alternatives, a note if there is a candidate to try.
+        """
+        prepared = best.prepared
+        if best.planned.basis.policy is None or prepared.read is not None or prepared.synthetic:
+            return ""
+        if prepared.recipe.measures_alternatives:
+            return None
+        return _NOT_TRIED_NOTE.format(prepared.effort) if _list_alternatives(best) else ""
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose each set of nodes, in addition to those that must be on the host."""
+        prepared = best.prepared
+        alternatives = _list_alternatives(best)
+        required = select_required_host_nodes(prepared)
+        if _runs_in_parts(prepared) and _has_poor_output(best):
+            # before the others: the loss of these nodes hides the others' gains
+            low_sqnr_nodes = select_low_sqnr_nodes_to_offload(best, log)
+            alternatives.insert(0, (low_sqnr_nodes, _MIN_WEAK_NODE_GAIN_DB))
+        for nodes, min_gain_db in alternatives:
+            if not nodes.keys() - required.keys() - prepared.parts.floats.keys():
+                continue
+            host = {**required, **nodes}
+            verdict = yield Proposal(
+                build=partial(_build_offloaded, best, prepared, host, log),
+                compare=partial(compare_outputs, max_part_db=_MAX_PART_SQNR_DB),
+                criterion=make_criterion(min_gain_db),
+                condition=partial(keeps_chip, best),
+            )
+            best = verdict.best
+            if verdict.accepted:
+                required = host
+        return None
+
+
+def make_criterion(min_gain_db: float) -> Criterion:
+    """Return the criterion that some output gains `min_gain_db` and no other loses much.
+
+    A loss is accepted if it rescues an output with an SQNR below `_UNUSABLE_SQNR_DB`.
+    """
+    return Criterion(
+        some_db=min_gain_db,
+        loss_db=_MAX_LOSS_DB,
+        rescue_below_db=_UNUSABLE_SQNR_DB,
+        rescue_db=_MIN_GAIN_DB,
+    )
+
+
+def _has_poor_output(best: Candidate) -> bool:
+    """Whether the SQNR of an output is below `_MIN_SQNR_DB`."""
+    return min(output_sqnr_levels(best)) < _MIN_SQNR_DB
+
+
+def _list_alternatives(best: Candidate) -> list[tuple[dict[str, str], float]]:
+    """List the offloads to try as ({node: reason}, minimum gain in dB), in order.
+
+    Those that are in float anyway are left out.
+    """
+    host_by_default = best.prepared.parts.floats.keys()
+    return [
         (nodes, min_gain_db)
-        for nodes, min_gain_db in _list_trials(best, in_parts, has_poor_output)
+        for nodes, min_gain_db in _list_offloads(
+            best, _runs_in_parts(best.prepared), _has_poor_output(best)
+        )
         if nodes.keys() - host_by_default
     ]
-    if not prepared.recipe.measures_alternatives:
-        return best.with_notes([_NOT_TRIED_NOTE.format(conf.effort)] if trials else ())
-    required = select_required_host_nodes(prepared)
-    if (
-        in_parts and has_poor_output
-    ):  # before the others: the loss of these nodes hides the others' gains
-        low_sqnr_nodes = select_low_sqnr_nodes_to_offload(best, progress)
-        trials.insert(0, (low_sqnr_nodes, _MIN_WEAK_NODE_GAIN_DB))
-    for nodes, min_gain_db in trials:
-        if not nodes.keys() - required.keys() - host_by_default:
-            continue
-        host = {**required, **nodes}
-        offloaded = _build_offloaded(best, prepared, host, progress)
-        if offloaded is not None and _is_better_placement(best, offloaded, min_gain_db):
-            best, required = offloaded, host
-    return best
 
 
-def _list_trials(
+def _list_offloads(
     best: Candidate, in_parts: bool, has_poor_output: bool
 ) -> list[tuple[dict[str, str], float]]:
     """List the offloads to try in order, as ({node: reason}, minimum gain in dB).
@@ -113,24 +161,21 @@ def _list_trials(
 
 
 def _build_offloaded(
-    best: Candidate, prepared: PreparedModel, host: dict[str, str], progress: Progress | None
-) -> Candidate | None:
+    best: Candidate, prepared: PreparedModel, host: dict[str, str], log: RunLog
+) -> Candidate:
     """Plan, refine and measure `prepared` with the nodes `host` in float as well.
 
-    `best` provides calibration and refined layers. Returns None if planning raises a
-    ConstraintError, such as for a scale that the chip lacks with `require_chip`.
+    `best` provides calibration and refined layers. Raises ConstraintError if the model cannot be
+    planned, such as for a scale that the chip lacks with `require_chip`.
     """
     # Float nodes stay in float: a node downstream of an offloaded end may look like work for the
     # chip again.
     offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
-    try:
-        planned = plan_model(offloaded, None, progress, best.planned.calibration)
-    except ConstraintError:
-        return None
+    planned = plan_model(offloaded, None, log.progress, best.planned.calibration)
     refined_graph = refine_weights(
-        planned, progress=progress, previous=(best.planned, best.float_graph)
+        planned, progress=log.progress, previous=(best.planned, best.float_graph)
     )
-    return build_candidate(planned, refined_graph, progress)
+    return build_candidate(planned, refined_graph, log.progress)
 
 
 def select_required_host_nodes(prepared: PreparedModel) -> dict[str, str]:
@@ -155,7 +200,7 @@ def _runs_in_parts(prepared: PreparedModel) -> bool:
     Then offloading a little more costs no additional part. False if offloading all candidate ends
     and the cells would leave a single part.
     """
-    if not prepared.allows_layer_offload or not _has_float_between_integers(prepared):
+    if not prepared.allows_layer_offload or not has_float_between_integers(prepared):
         return False
     graph = prepared.graph
     candidates = find_offload_candidates(graph, True, True)
@@ -163,13 +208,7 @@ def _runs_in_parts(prepared: PreparedModel) -> bool:
     host = dict(prepared.parts.floats)
     for candidate in candidates:
         host.update(candidate)
-    return _has_float_between_integers(prepared.with_host_nodes(host))
-
-
-def _has_float_between_integers(prepared: PreparedModel) -> bool:
-    """Whether some float nodes are between integer nodes."""
-    parts = prepared.parts
-    return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
+    return has_float_between_integers(prepared.with_host_nodes(host))
 
 
 def _cheap_host_nodes(prepared: PreparedModel) -> dict[str, str]:
@@ -441,75 +480,3 @@ def _is_expectation_over_softmax(node: ir.Node) -> bool:
     while producer is not None and producer.op_type in (*operators.RESHAPING_OPS, "Transpose"):
         producer = ir.producer(producer.inputs[0])
     return producer is not None and producer.op_type == "Softmax"
-
-
-# ---- evidence ------------------------------------------------------------------------------------
-
-
-def _is_better_placement(old: Candidate, new: Candidate, min_gain_db: float) -> bool:
-    """Whether `new` has a better placement of nodes than `old`.
-
-    Some output must gain `min_gain_db`, none may lose more than `_MAX_LOSS_DB`, and a chip-ready
-    model must remain so (`_keeps_chip`). Each tensor that an output concatenates counts as an
-    output. A loss is accepted if it rescues an unusable output (`_rescues_unusable_output`).
-    """
-    gains = _output_gains(old, new)
-    lowest, highest = min(gains, default=0.0), max(gains, default=0.0)
-    accepted = (
-        highest >= min_gain_db
-        and (lowest >= -_MAX_LOSS_DB or _rescues_unusable_output(old, new, gains))
-        and _keeps_chip(old, new)
-    )
-    measured = {"highest_gain_db": highest, "lowest_gain_db": lowest}
-    criterion = {"some_db": min_gain_db, "loss_db": _MAX_LOSS_DB}
-    return log_verdict("ends", accepted, criterion=criterion, measured=measured)
-
-
-def _output_gains(old: Candidate, new: Candidate) -> list[float]:
-    """Return the SQNR gain in dB of each output, then of each tensor that outputs concatenate.
-
-    Positive if `new` is better; both SQNRs are clamped first.
-    """
-    new_outputs = new.fidelity.outputs
-    gains = [
-        clamp_sqnr_db(new_outputs[name]["sqnr"]) - clamp_sqnr_db(output["sqnr"])
-        for name, output in old.fidelity.outputs.items()
-    ]
-    new_parts = {(part.output, part.axis, part.first): part for part in new.fidelity.parts}
-    for part in old.fidelity.parts:
-        new_part = new_parts[part.output, part.axis, part.first]
-        gains.append(_clamp_part_sqnr_db(new_part.sqnr) - _clamp_part_sqnr_db(part.sqnr))
-    return gains
-
-
-def _clamp_part_sqnr_db(sqnr: float) -> float:
-    """Clamp the SQNR of an output part in dB to [-MAX_SQNR_DB, _MAX_PART_SQNR_DB].
-
-    NaN counts as the worst value.
-    """
-    return min(clamp_sqnr_db(sqnr), _MAX_PART_SQNR_DB)
-
-
-def _keeps_chip(old: Candidate, new: Candidate) -> bool:
-    """Whether `new` is chip-ready if `old` was.
-
-    True for models split by float operators between integer ones.
-    """
-    return (
-        _has_float_between_integers(old.prepared)
-        or new.report.chip_ready
-        or not old.report.chip_ready
-    )
-
-
-def _rescues_unusable_output(old: Candidate, new: Candidate, gains: Sequence[float]) -> bool:
-    """Whether the lowest SQNR was unusable and rises by `_MIN_GAIN_DB`, as do all on average.
-
-    Unusable is below `_UNUSABLE_SQNR_DB`; `gains` are those of `_output_gains`.
-    """
-    old_min_db, new_min_db = min(output_sqnr_levels(old)), min(output_sqnr_levels(new))
-    return (
-        old_min_db < _UNUSABLE_SQNR_DB
-        and new_min_db - old_min_db >= _MIN_GAIN_DB
-        and sum(gains) >= _MIN_GAIN_DB * len(gains)
-    )

@@ -19,10 +19,12 @@ from ...run.runners import FloatRunner
 from ...run.session import open_lowered_session
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
+from ..run_log import RunLog
 from .cross_validation import sum_squares
-from .evidence import MIN_GAIN_DB, SIGNIFICANCE_Z, accept_gain, compute_gain
+from .evidence import MIN_GAIN_DB, SIGNIFICANCE_Z, Gain, compute_gain
+from .trial import Criterion, Proposal, Proposals
 
-__all__ = ["MIN_SAMPLES", "choose_import_or_requantize"]
+__all__ = ["MIN_SAMPLES", "RequantizedWeights"]
 
 #: Minimum and maximum number of calibration samples for the comparison.
 MIN_SAMPLES, _MAX_SAMPLES = 16, 256
@@ -34,50 +36,59 @@ _EPSILON = 1e-10  # lower bound of an error, as a fraction of the output's power
 _Feeds = Mapping[str, np.ndarray]
 
 
-def choose_import_or_requantize(
-    imported: Candidate, requantize: Callable[[_Feeds | None], Candidate]
-) -> Candidate:
-    """Choose between the model's own scales and requantized weights, by measurement.
+class RequantizedWeights:
+    """Trial: the requantized weights instead of the model's own scales.
 
-    The requantized weights are chosen only with a significant gain on held-out samples. Returns
-    `imported` without a note if no imported scale was changed, the user set `requantize`, the data
-    are synthetic, or the model has no imported scales.
-
-    Parameters
-    ----------
-    imported
-        The model with its own scales.
-    requantize
-        Requantizes the weights with the given calibration samples, or with all if None.
-
-    Returns
-    -------
-    Candidate
-        `imported` or the result of `requantize`, with a note on the measurement or on the reason
-        why there was none.
+    They need a significant gain on held-out samples. The result has a note on the measurement, or
+    on the reason why there was none.
     """
-    prepared = imported.prepared
-    if prepared.read is None or prepared.conf.requantize is not None or prepared.synthetic:
-        return imported
-    if all(imported_scale.kept for imported_scale in imported.report.taken):
-        return imported
-    reason, feeds = _select_comparison_samples(imported)
-    if reason:
-        return imported.with_notes(
-            [f"imported scales were changed; --requantize was not evaluated: {reason}"]
+
+    name = "other_scales"
+    criterion = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+
+    def __init__(self, requantize: Callable[[_Feeds | None], Candidate]) -> None:
+        """Requantize with `requantize`: with the given calibration samples, with all if None."""
+        self._requantize = requantize
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return a note if no sample can be held out, "" if there is no choice, else None.
+
+        There is none if no imported scale was changed, the user set `requantize`, the data are
+        synthetic, or the model has no imported scales.
+        """
+        prepared = best.prepared
+        if prepared.read is None or prepared.conf.requantize is not None or prepared.synthetic:
+            return ""
+        if all(imported_scale.kept for imported_scale in best.report.taken):
+            return ""
+        reason, _ = _select_comparison_samples(best)
+        if not reason:
+            return None
+        return f"imported scales were changed; --requantize was not evaluated: {reason}"
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose weights requantized on three of every four samples, compared on the others.
+
+        If they are accepted, they are planned again with all samples.
+        """
+        imported = best
+        _, feeds = _select_comparison_samples(imported)
+        sample_count = _count_samples(imported, feeds)
+        is_held_out = np.arange(sample_count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
+        comparison = _HeldOutComparison(imported, _select_samples(feeds, is_held_out))
+        verdict = yield Proposal(
+            build=lambda: self._requantize(_select_samples(feeds, ~is_held_out)),
+            compare=lambda _, requantized: comparison.compare_with(requantized),
+            criterion=self.criterion,
         )
-    sample_count = _count_samples(imported, feeds)
-    is_held_out = np.arange(sample_count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
-    requantized = requantize(_select_samples(feeds, ~is_held_out))
-    measured = select_measured_tensors(imported.planned)
-    available = {
-        *select_measured_tensors(requantized.planned),
-        *requantized.planned.plan.tensors,
-    }
-    if not available.issuperset(measured):
-        measured = [str(value.name) for value in prepared.original.graph.outputs]
-    held_out_feeds = _select_samples(feeds, is_held_out)
-    return _choose_by_measurement(imported, requantized, requantize, held_out_feeds, measured)
+        if verdict.error:
+            note = f"imported scales were changed; --requantize is not possible: {verdict.error}"
+            return imported.with_notes([note])
+        if not verdict.accepted:
+            note = "keeping the scales (pass --requantize to use the weights alone)"
+            return imported.with_notes([f"{comparison.description}; {note}"])
+        note = "using the requantized weights (pass --no-requantize to keep the scales)"
+        return self._requantize(None).with_notes([f"{comparison.description}; {note}"])
 
 
 def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
@@ -113,32 +124,42 @@ def _select_samples(feeds: _Feeds, mask: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _choose_by_measurement(
-    imported: Candidate,
-    requantized: Candidate,
-    requantize: Callable[[_Feeds | None], Candidate],
-    feeds: _Feeds,
-    measured: Sequence[str],
-) -> Candidate:
-    """Compare both candidates by the tensors `measured` on `feeds`, and return the better one.
+class _HeldOutComparison:
+    """Comparison of requantized weights with the scales of `imported` on the samples `feeds`.
 
-    The requantized weights win only with a significant gain; they are then planned again with all
-    samples by `requantize(None)`. The result has a note on the comparison.
+    Attributes
+    ----------
+    description
+        The result for the report; empty before `compare_with`.
     """
-    runner = imported.prepared.runner
-    old_errors, power = _measure_errors(imported, runner, feeds, measured)
-    new_errors, _ = _measure_errors(requantized, runner, feeds, measured)
-    gain = compute_gain(old_errors, new_errors, power, old_errors.shape[1])
-    comparison = (
-        f"measured on {_count_samples(imported, feeds)} held-out samples: "
-        f"{_mean_sqnr_db(old_errors, power):.1f} dB with the imported scales, "
-        f"{_mean_sqnr_db(new_errors, power):.1f} dB with requantized weights"
-    )
-    if accept_gain("other_scales", gain, MIN_GAIN_DB, SIGNIFICANCE_Z):
-        note = "using the requantized weights (pass --no-requantize to keep the scales)"
-        return requantize(None).with_notes([f"{comparison}; {note}"])
-    note = "keeping the scales (pass --requantize to use the weights alone)"
-    return imported.with_notes([f"{comparison}; {note}"])
+
+    def __init__(self, imported: Candidate, feeds: _Feeds) -> None:
+        """Compare on `feeds`, which neither was calibrated with."""
+        self._imported, self._feeds = imported, feeds
+        self.description = ""
+
+    def compare_with(self, requantized: Candidate) -> Gain:
+        """Return the gain of `requantized` at the measured tensors, or at the outputs.
+
+        The outputs if it does not have all of the measured tensors.
+        """
+        imported = self._imported
+        measured = select_measured_tensors(imported.planned)
+        available = {
+            *select_measured_tensors(requantized.planned),
+            *requantized.planned.plan.tensors,
+        }
+        if not available.issuperset(measured):
+            measured = [str(value.name) for value in imported.prepared.original.graph.outputs]
+        runner = imported.prepared.runner
+        old_errors, power = _measure_errors(imported, runner, self._feeds, measured)
+        new_errors, _ = _measure_errors(requantized, runner, self._feeds, measured)
+        self.description = (
+            f"measured on {_count_samples(imported, self._feeds)} held-out samples: "
+            f"{_mean_sqnr_db(old_errors, power):.1f} dB with the imported scales, "
+            f"{_mean_sqnr_db(new_errors, power):.1f} dB with requantized weights"
+        )
+        return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
 
 
 def _mean_sqnr_db(errors: np.ndarray, power: np.ndarray) -> float:

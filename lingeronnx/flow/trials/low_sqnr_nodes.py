@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +20,6 @@ import numpy as np
 from ...graph import ir
 from ...ops.macs import count_macs
 from ...plan import Affine
-from ...run.data import Progress
 from ...run.memory import trim_memory
 from ...run.metrics import Agreement
 from ...run.provenance import map_to_float_names
@@ -28,8 +29,9 @@ from ..partition import Partition
 from ..planning.scale_sources import plan_model
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import measure_agreement
-from .evidence import clamp_sqnr_db, output_sqnr_levels
-from .verdict_log import log_verdict
+from ..run_log import RunLog
+from .evidence import Gain, clamp_sqnr_db, compare_outputs, output_sqnr_levels
+from .trial import Criterion, Proposal, Proposals, run_trial
 
 __all__ = ["find_low_sqnr_nodes", "measure_node_sqnr", "select_low_sqnr_nodes_to_offload"]
 
@@ -39,61 +41,83 @@ _LOW_SQNR_DB = 15.0  # the infinite threshold is tried only if an output is belo
 _LAYER_SQNR_DB = 30.0  # layers above that always stay on the chip
 _NOISE_FLOOR_DB = 0.0  # an output below that has nothing to lose
 _MAX_OFFLOADED_MAC_SHARE = 0.1  # maximum fraction of all MACs in float
-_MIN_GAIN_DB, _MAX_LOSS_DB = 0.5, 0.5  # minimum gain of some output, maximum loss of the others
 _MAX_BATCHES = 8  # calibration batches that are measured
 
 
-def select_low_sqnr_nodes_to_offload(
-    best: Candidate, progress: Progress | None = None
-) -> dict[str, str]:
-    """Select the nodes of low SQNR that are better on the host, by trials.
+def select_low_sqnr_nodes_to_offload(best: Candidate, log: RunLog) -> dict[str, str]:
+    """Select the nodes of low SQNR that are better on the host, by the trial `weak_nodes`.
 
-    The trials run without refinement: which nodes lose the most hardly depends on how their weights
-    are rounded. Thresholds are `_SQNR_THRESHOLDS_DB`, in order; a selection is taken if an output
-    gains `_MIN_GAIN_DB` and none loses more than `_MAX_LOSS_DB`.
+    The trial runs on drafts without refinement: which nodes lose the most hardly depends on how
+    their weights are rounded.
 
     Returns
     -------
     dict
         {node: reason} in addition to the nodes in float; empty if nothing is better.
     """
-    prepared = best.prepared.draft
-
-    def evaluate_offload(host: Mapping[str, str]) -> Candidate:
-        """Plan the model with further nodes on the host (name -> reason), and measure it."""
-        offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
-        planned = plan_model(offloaded, None, progress, best.planned.calibration)
-        return build_candidate(planned, planned.graph, progress)
-
-    current = evaluate_offload({})
-    selected: dict[str, str] = {}
-    tensor_sqnr_db = measure_node_sqnr(current)
-    for threshold_db in _SQNR_THRESHOLDS_DB:
-        if threshold_db == math.inf:
-            has_low_output = min(output_sqnr_levels(current)) < _LOW_SQNR_DB
-            if not has_low_output or prepared.conf.cells == "chip":
-                break
-        nodes = find_low_sqnr_nodes(prepared.parts, tensor_sqnr_db, threshold_db)
-        if not nodes.keys() - selected.keys():
-            continue
-        offloaded = evaluate_offload(nodes)
-        levels = zip(_floored_levels(current), _floored_levels(offloaded), strict=True)
-        gains = [new - old for old, new in levels]
-        accepted = max(gains) >= _MIN_GAIN_DB and min(gains) >= -_MAX_LOSS_DB
-        measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
-        criterion = {
-            "some_db": _MIN_GAIN_DB,
-            "loss_db": _MAX_LOSS_DB,
-            "node_level_db": threshold_db,
-        }
-        if log_verdict("weak_nodes", accepted, criterion=criterion, measured=measured):
-            current, selected = offloaded, nodes
-    return selected
+    start = _build_offload(best, {}, log)
+    return dict(run_trial(LowSqnrNodes(best), start, log).nodes)
 
 
-def _floored_levels(candidate: Candidate) -> list[float]:
-    """Return the SQNR of the outputs in dB, at least `_NOISE_FLOOR_DB`."""
-    return [max(level, _NOISE_FLOOR_DB) for level in output_sqnr_levels(candidate)]
+@dataclass(frozen=True)
+class _Offload:
+    """A draft with `nodes` ({node: reason}) on the host in addition to those in float."""
+
+    nodes: Mapping[str, str]
+    candidate: Candidate
+
+    def with_notes(self, notes: Iterable[str]) -> _Offload:
+        """Return a copy whose candidate has more notes."""
+        return replace(self, candidate=self.candidate.with_notes(notes))
+
+
+def _build_offload(best: Candidate, nodes: Mapping[str, str], log: RunLog) -> _Offload:
+    """Plan a draft of the model with further nodes on the host, and measure it unrefined."""
+    draft = best.prepared.draft
+    offloaded = draft.with_host_nodes({**draft.parts.floats, **nodes})
+    planned = plan_model(offloaded, None, log.progress, best.planned.calibration)
+    return _Offload(nodes, build_candidate(planned, planned.graph, log.progress))
+
+
+class LowSqnrNodes:
+    """Trial: the nodes with an SQNR below a threshold on the host; several thresholds in order."""
+
+    name = "weak_nodes"
+    criterion = Criterion(some_db=0.5, loss_db=0.5)
+
+    def __init__(self, best: Candidate) -> None:
+        """Try the nodes of `best` in float; drafts reuse its calibration."""
+        self._best = best
+
+    def find_obstacle(self, best: _Offload) -> str | None:
+        """Return None: it always applies."""
+        return None
+
+    def propose(self, best: _Offload, log: RunLog) -> Proposals[_Offload]:
+        """Propose the nodes below each of `_SQNR_THRESHOLDS_DB` in place of those before."""
+        tensor_sqnr_db = measure_node_sqnr(best.candidate)
+        prepared = self._best.prepared
+        for threshold_db in _SQNR_THRESHOLDS_DB:
+            if threshold_db == math.inf:
+                has_low_output = min(output_sqnr_levels(best.candidate)) < _LOW_SQNR_DB
+                if not has_low_output or prepared.conf.cells == "chip":
+                    break
+            nodes = find_low_sqnr_nodes(prepared.parts, tensor_sqnr_db, threshold_db)
+            if not nodes.keys() - best.nodes.keys():
+                continue
+            verdict = yield Proposal(
+                build=partial(_build_offload, self._best, nodes, log),
+                compare=_compare_offloads,
+                criterion=self.criterion,
+                label=f"below {threshold_db:g} dB",
+            )
+            best = verdict.best
+        return None
+
+
+def _compare_offloads(old: _Offload, new: _Offload) -> Gain:
+    """Compare the outputs of two drafts; an SQNR below `_NOISE_FLOOR_DB` counts as that."""
+    return compare_outputs(old.candidate, new.candidate, min_level_db=_NOISE_FLOOR_DB)
 
 
 def find_low_sqnr_nodes(

@@ -10,18 +10,20 @@ and `weight_scales` of the user are respected. No chip supports either.
 
 from __future__ import annotations
 
-from ...errors import ConstraintError
-from ...run.data import Progress
+from dataclasses import replace
+from functools import partial
+
 from ..planning.calibration import calibrate_model
 from ..planning.refinement import refine_weights
 from ..planning.scale_assignment import assign_scales
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate, build_candidate
-from .evidence import has_decisive_samples, mean_sqnr_gain_db, output_sqnr_levels
-from .stage_ablation import drop_harmful_stages
-from .verdict_log import log_verdict
+from ..run_log import RunLog
+from .evidence import Gain, compare_outputs, has_decisive_samples, output_sqnr_levels
+from .stage_ablation import StageAblation
+from .trial import Criterion, Proposal, Proposals, run_trial
 
-__all__ = ["try_finer_granularity"]
+__all__ = ["FinerGranularity"]
 
 #: Description of each setting for the note.
 _SETTING_TEXTS = {
@@ -30,59 +32,65 @@ _SETTING_TEXTS = {
 }
 
 _MAX_SQNR_DB = 25.0  # tried only if an output or a part of one is below that
-_MIN_GAIN_DB = 1.0  # minimum mean gain that justifies another scale granularity
 
 
-def try_finer_granularity(
-    candidate: Candidate, progress: Progress | None = None
-) -> Candidate | None:
-    """Rebuild the model with finer scale granularity, and return it if the outputs clearly improve.
+class FinerGranularity:
+    """Trial: scales per channel, or scales that are not powers of two, if the target has them.
 
-    Returns None otherwise: if the mean gain is below `_MIN_GAIN_DB`, if no finer setting is left
-    (`_finer_settings`), for models with a given plan, imported scales or overrides, and if the new
-    model violates `require_chip`. Harmful stages are dropped from the new model as well
-    (`drop_harmful_stages`). The result has a note on the gain.
+    The stages of the new model are judged before it is compared.
     """
-    prepared, planned = candidate.prepared, candidate.planned
-    settings = _finer_settings(prepared)
-    if not settings or not _is_applicable(candidate):
+
+    name = "granularity"
+    criterion = Criterion(mean_db=1.0)
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return "" unless an output is far from float, samples can decide and scales may change.
+
+        Scales may not change with overrides, imported scales or a given plan, or if no finer
+        setting is left (`_finer_settings`).
+        """
+        prepared = best.prepared
+        if not _finer_settings(prepared) or prepared.conf.overrides or prepared.read is not None:
+            return ""
+        if best.planned.basis.policy is None or not has_decisive_samples(best):
+            return ""
+        is_far = min(output_sqnr_levels(best), default=_MAX_SQNR_DB) < _MAX_SQNR_DB
+        return None if is_far else ""
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose the model with all finer settings."""
+        settings = _finer_settings(best.prepared)
+        log.report_progress("finer scales")
+        yield Proposal(
+            build=lambda: _rebuild(best, settings, log),
+            compare=compare_outputs,
+            criterion=self.criterion,
+            describe=partial(_describe, best.prepared, settings),
+        )
         return None
-    if progress is not None:
-        progress("finer scales", 0, None)
-    reconfigured = prepared.with_settings(settings)
-    try:
-        calibration = calibrate_model(reconfigured, None, planned.calibration)
-        replanned = assign_scales(reconfigured, calibration)
-        refined_graph = refine_weights(replanned, progress=progress)
-        rebuilt = build_candidate(replanned, refined_graph, progress)
-        finer = drop_harmful_stages(rebuilt, progress)
-    except ConstraintError:  # with require_chip
-        return None
-    gain_db = mean_sqnr_gain_db(candidate, finer)
-    accepted = gain_db >= _MIN_GAIN_DB
-    criterion = {"mean_db": _MIN_GAIN_DB}
-    if not log_verdict("granularity", accepted, criterion=criterion, measured={"gain_db": gain_db}):
-        return None
+
+
+def _rebuild(best: Candidate, settings: dict[str, str], log: RunLog) -> Candidate:
+    """Quantize the model with other settings, without the stages that do harm."""
+    reconfigured = best.prepared.with_settings(settings)
+    calibration = calibrate_model(reconfigured, None, best.planned.calibration)
+    replanned = assign_scales(reconfigured, calibration)
+    refined_graph = refine_weights(replanned, progress=log.progress)
+    rebuilt = build_candidate(replanned, refined_graph, log.progress)
+    return replace(run_trial(StageAblation(), rebuilt, log), has_judged_stages=True)
+
+
+def _describe(
+    prepared: PreparedModel, settings: dict[str, str], finer: Candidate, gain: Gain
+) -> Candidate:
+    """Return `finer` with a note on its gain and the options that keep the former settings."""
     description = " and ".join(_SETTING_TEXTS[name] for name in settings)
     options = [f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings]
     note = (
-        f"using {description}: outputs {gain_db:.1f} dB closer to the float model's "
+        f"using {description}: outputs {gain.value:.1f} dB closer to the float model's "
         f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
     )
     return finer.with_notes([note])
-
-
-def _is_applicable(candidate: Candidate) -> bool:
-    """Whether scales may change, samples can decide, and an output is below `_MAX_SQNR_DB`.
-
-    Scales may not change with overrides, imported scales or a given plan.
-    """
-    prepared = candidate.prepared
-    if prepared.conf.overrides or prepared.read is not None:
-        return False
-    if candidate.planned.basis.policy is None or not has_decisive_samples(candidate):
-        return False
-    return min(output_sqnr_levels(candidate), default=_MAX_SQNR_DB) < _MAX_SQNR_DB
 
 
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:

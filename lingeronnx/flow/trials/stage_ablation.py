@@ -15,26 +15,29 @@ samples may decide at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from functools import partial
+
 from ...errors import ConstraintError
-from ...run.data import Progress
 from ..methods.refine import RefinementOptions
 from ..planning.planned_model import PlannedModel
 from ..planning.refinement import refine_weights
 from ..planning.scale_sources import plan_without_range_transforms
-from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate, build_candidate
+from ..run_log import RunLog
 from .evidence import (
     MAX_SQNR_DB,
     MIN_GAIN_DB,
     SIGNIFICANCE_Z,
+    Gain,
+    compare_outputs,
     has_decisive_samples,
-    is_better,
-    mean_sqnr_gain_db,
+    keeps_chip,
     output_sqnr_levels,
 )
-from .verdict_log import log_verdict
+from .trial import Criterion, Proposal, Proposals, Verdict
 
-__all__ = ["drop_harmful_stages"]
+__all__ = ["StageAblation"]
 
 # Refinement is tried with Relu means if its gain, or the SQNR of an output, is below these.
 _SMALL_GAIN_DB, _LOW_SQNR_DB = 0.5, 15.0
@@ -44,77 +47,102 @@ _RELU_MEANS_USED = "biases match the means after Relus instead of before them"
 _TRANSFORMS_DROPPED = "range transforms were disabled"
 
 
-def drop_harmful_stages(candidate: Candidate, progress: Progress | None = None) -> Candidate:
-    """Rebuild `candidate` without the stages that move its outputs away from the float model.
+class StageAblation:
+    """Trial: the model without the stages that move its outputs away from the float model.
 
-    Stages are range transforms and the refinement of weights. Scales of a given plan are not
-    changed. A stage is dropped if the outputs are measurably closer without it (`is_better`), with
-    a note. Returns `candidate` if every stage helps, or if the samples are not sufficient.
+    Stages are range transforms and the refinement of weights. Scales of a given plan stay.
     """
-    if not has_decisive_samples(candidate):
-        return candidate
-    prepared, planned = candidate.prepared, candidate.planned
-    unrefined = _build_unrefined(planned, progress)
-    best = _choose_refinement(candidate, unrefined, progress)
-    untransformed = None
-    if planned.basis.policy is not None:
-        untransformed = _plan_without_transforms(prepared, planned, progress)
-    if untransformed is not None:
-        plain = _build_unrefined(untransformed, progress)
-        if is_better(unrefined, plain):
-            refined = _build_refined(untransformed, RefinementOptions(), progress)
-            alternative = _choose_refinement(refined, plain, progress)
-            best = _prefer_if_better(best, alternative, _TRANSFORMS_DROPPED)
-    if best is candidate or not best.fidelity.is_lossy:
-        return best
-    # again, now locating the break
-    return build_candidate(best.planned, best.float_graph, progress, refinement=best.refinement)
+
+    name = "stages"
+    criterion = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return "" if the stages were judged before, or samples cannot decide; else None."""
+        return "" if best.has_judged_stages or not has_decisive_samples(best) else None
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose the model without refinement, with Relu means, then without range transforms.
+
+        The last is judged twice: without refinement, beside the present plan, and if that is
+        better, with the better refinement, beside the best.
+        """
+        planned = best.planned
+        unrefined = _build_unrefined(planned, log)
+        best = yield from self._choose_refinement(best, unrefined, log)
+        untransformed = None
+        if planned.basis.policy is not None:
+            untransformed = _plan_without_transforms(planned, log)
+        if untransformed is None:
+            return best
+        plain = _build_unrefined(untransformed, log)
+        if not self.criterion.is_met(compare_outputs(unrefined, plain)):
+            return best
+        refined = _build_refined(untransformed, RefinementOptions(), log)
+        alternative = yield from self._choose_refinement(refined, plain, log)
+        verdict = yield self._propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
+        return verdict.best
+
+    def _choose_refinement(
+        self, refined: Candidate, unrefined: Candidate, log: RunLog
+    ) -> Generator[Proposal[Candidate], Verdict[Candidate], Candidate]:
+        """Propose the unrefined model, and refinement that matches the means after Relus.
+
+        That one only if refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below
+        `_LOW_SQNR_DB`.
+        """
+        verdict = yield self._propose(lambda: unrefined, refined, _REFINEMENT_DROPPED)
+        best = verdict.best
+        gain_db = compare_outputs(unrefined, refined).value
+        min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
+        if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
+            return best
+        options = RefinementOptions(match_relu_means=True)
+        build = partial(_build_refined, refined.planned, options, log)
+        verdict = yield self._propose(build, best, _RELU_MEANS_USED)
+        return verdict.best
+
+    def _propose(
+        self, build: Callable[[], Candidate], against: Candidate, label: str
+    ) -> Proposal[Candidate]:
+        """Return a proposal judged by the outputs; it must keep a chip-ready model chip-ready."""
+        return Proposal(
+            build=build,
+            compare=compare_outputs,
+            criterion=self.criterion,
+            label=label,
+            condition=partial(keeps_chip, against),
+            against=against,
+            describe=partial(_describe, label),
+        )
 
 
-def _choose_refinement(
-    refined: Candidate, unrefined: Candidate, progress: Progress | None
-) -> Candidate:
-    """Choose between the refined and the unrefined model.
-
-    If refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below `_LOW_SQNR_DB`,
-    also tries refinement that matches the means after Relus.
-    """
-    best = _prefer_if_better(refined, unrefined, _REFINEMENT_DROPPED)
-    min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
-    gain_db = mean_sqnr_gain_db(unrefined, refined)
-    if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
-        return best
-    options = RefinementOptions(match_relu_means=True)
-    relu_means = _build_refined(refined.planned, options, progress)
-    return _prefer_if_better(best, relu_means, _RELU_MEANS_USED)
-
-
-def _build_unrefined(planned: PlannedModel, progress: Progress | None) -> Candidate:
-    """Build and measure the candidate of a planned model without refined weights."""
-    return build_candidate(planned, planned.graph, progress)
-
-
-def _build_refined(
-    planned: PlannedModel, options: RefinementOptions, progress: Progress | None
-) -> Candidate:
-    """Build and measure the candidate of a planned model with weights refined by `options`."""
-    return build_candidate(
-        planned,
-        refine_weights(planned, options, progress=progress),
-        progress,
-        refinement=options,
+def _describe(label: str, alternative: Candidate, gain: Gain) -> Candidate:
+    """Return `alternative` with a note on its gain that begins with `label`."""
+    note = (
+        f"{label}: outputs {gain.value:.1f} dB closer to the float model's "
+        f"{alternative.fidelity.measured_on}"
     )
+    return alternative.with_notes([note])
 
 
-def _plan_without_transforms(
-    prepared: PreparedModel, planned: PlannedModel, progress: Progress | None
-) -> PlannedModel | None:
+def _build_unrefined(planned: PlannedModel, log: RunLog) -> Candidate:
+    """Build and measure the candidate of a planned model without refined weights."""
+    return build_candidate(planned, planned.graph, log.progress)
+
+
+def _build_refined(planned: PlannedModel, options: RefinementOptions, log: RunLog) -> Candidate:
+    """Build and measure the candidate of a planned model with weights refined by `options`."""
+    refined_graph = refine_weights(planned, options, progress=log.progress)
+    return build_candidate(planned, refined_graph, log.progress, options)
+
+
+def _plan_without_transforms(planned: PlannedModel, log: RunLog) -> PlannedModel | None:
     """Plan the model without range transforms.
 
     Returns None if the plan has the same scales as `planned`, or is not possible.
     """
     try:
-        plain = plan_without_range_transforms(prepared, progress, planned.calibration)
+        plain = plan_without_range_transforms(planned.prepared, log.progress, planned.calibration)
     except ConstraintError:  # with require_chip: a scale that the chip does not hold
         return None
     same = (plain.plan.tensors, plain.plan.transforms) == (
@@ -122,26 +150,3 @@ def _plan_without_transforms(
         planned.plan.transforms,
     )
     return None if same else plain
-
-
-def _prefer_if_better(best: Candidate, alternative: Candidate, label: str) -> Candidate:
-    """Return `alternative` with a note that begins with `label` if it is better, else `best`.
-
-    `is_better` must hold, and a chip-ready model must remain so.
-    """
-    accepted = is_better(best, alternative) and not _loses_chip(best, alternative)
-    gain_db = mean_sqnr_gain_db(best, alternative)
-    measured = {"gain_db": gain_db}
-    criterion = {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}
-    if not log_verdict("stages", accepted, criterion=criterion, measured=measured, label=label):
-        return best
-    note = (
-        f"{label}: outputs {gain_db:.1f} dB closer to the float model's "
-        f"{alternative.fidelity.measured_on}"
-    )
-    return alternative.with_notes([note])
-
-
-def _loses_chip(old: Candidate, new: Candidate) -> bool:
-    """Whether `old` is chip-ready and `new` is not."""
-    return old.report.chip_ready and not new.report.chip_ready

@@ -18,6 +18,7 @@ from lingeronnx.flow.lower import lower
 from lingeronnx.flow.report.fidelity import select_measured_tensors
 from lingeronnx.flow.trials.cross_validation import CrossValidation, count_samples
 from lingeronnx.flow.trials.evidence import Gain, compute_gain
+from lingeronnx.flow.trials.trial import Criterion
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
@@ -74,11 +75,12 @@ def test_what_is_clear():
     steady[0, ::2] *= 0.9
     old[0, 0] = 30.0
     power = np.array([1000.0])
+    clear = Criterion(mean_db=0.02, errors=1.645)
     assert compute_gain(old, lucky, power, 40).value > 2
-    assert not compute_gain(old, lucky, power, 40).is_significant(0.02, 1.645)
-    assert compute_gain(old, steady * old, power, 40).is_significant(0.02, 1.645)
-    assert not Gain(1.0, 0.1, 40, worst_output_db=-0.1).is_significant(0.02, 1.645)
-    assert not Gain(0.01, 0.0, 40).is_significant(0.02, 1.645)
+    assert not clear.is_met(compute_gain(old, lucky, power, 40))
+    assert clear.is_met(compute_gain(old, steady * old, power, 40))
+    assert not clear.is_met(Gain(1.0, 0.1, 40, worst_output_db=-0.1))
+    assert not clear.is_met(Gain(0.01, 0.0, 40))
     assert Gain(0.0, 0.0, 40).is_hopeless(1.645)
     assert not Gain(-0.1, 0.1, 40).is_hopeless(1.645)
     assert math.isinf(compute_gain(old[:, :1], lucky[:, :1], power, 1).standard_error_db)
@@ -93,13 +95,13 @@ def test_every_sample_is_set_aside_once_and_not_seen():
     x = nets.samples(net, 32)["x"]
     prepared = prepare_model(net, {"x": x}, None, {}, hold_out=False)
     planned = plan_model(prepared)
-    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).evaluate_baseline(
+    trial = CrossValidation(planned, {"x": x}, 32, ["z"]).evaluate_baseline(
         planned, RefinementOptions()
     )
     assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
     other = x.copy()
     other[[0, 17]] *= -1.5  # of the first part: the first 4 of every 16
-    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).evaluate_baseline(
+    moved = CrossValidation(planned, {"x": other}, 32, ["z"]).evaluate_baseline(
         planned, RefinementOptions()
     )
     changed = np.flatnonzero(trial.errors[0][0] != moved.errors[0][0])
@@ -128,7 +130,7 @@ def test_samples_on_another_axis_are_dealt_there():
     prepared = prepare_model(model, {"x": x}, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     assert count_samples(planned, {"x": x}) == 16
-    trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
+    trials = CrossValidation(planned, {"x": x}, 16, ["y"])
     found = trials.evaluate_baseline(planned, RefinementOptions())
     for k, (exact, errors) in enumerate(zip(found.float_graphs, found.errors, strict=True)):
         session = Session(
@@ -192,7 +194,7 @@ def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
     prepared = prepare_model(graph, feed, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     assert select_measured_tensors(planned) == ["z"]
-    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).evaluate_baseline(
+    trial = CrossValidation(planned, feed, 16, ["z"]).evaluate_baseline(
         planned, RefinementOptions()
     )
     without = ir.from_proto(net.proto("z"))

@@ -10,11 +10,13 @@ import pytest
 from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
 from lingeronnx.flow.report.fidelity import Fidelity
 from lingeronnx.flow.trials.evidence import (
+    MIN_GAIN_DB,
+    SIGNIFICANCE_Z,
     clamp_sqnr_db,
+    compare_outputs,
     has_decisive_samples,
-    is_better,
-    mean_sqnr_gain_db,
 )
+from lingeronnx.flow.trials.trial import Criterion
 from tests import nets
 
 
@@ -30,8 +32,11 @@ def test_what_a_single_sample_gains_is_chance(samples):
         return SimpleNamespace(fidelity=fidelity)
 
     rest = [1.0] * (samples - 1)
-    assert not is_better(compared([100.0, *rest]), compared([1.0, *rest]))
-    assert is_better(compared([2.0] * samples), compared([1.0] * samples)) == (samples > 1)
+    criterion = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+    lucky = compare_outputs(compared([100.0, *rest]), compared([1.0, *rest]))
+    steady = compare_outputs(compared([2.0] * samples), compared([1.0] * samples))
+    assert not criterion.is_met(lucky)
+    assert criterion.is_met(steady) == (samples > 1)
 
 
 def test_what_is_not_finite_is_the_worst():
@@ -44,10 +49,11 @@ def test_a_mean_gain_does_not_pay_for_a_loss_of_the_worst():
 
     def made(*levels):
         outputs = {str(number): {"sqnr": sqnr} for number, sqnr in enumerate(levels)}
-        return SimpleNamespace(fidelity=SimpleNamespace(outputs=outputs, parts=()))
+        errors, power = np.ones((len(levels), 4)), np.ones(len(levels))
+        return SimpleNamespace(fidelity=Fidelity(outputs, "", (), errors=errors, power=power))
 
-    assert mean_sqnr_gain_db(made(40.0, 20.0), made(60.0, 19.0)) == 0.0
-    assert mean_sqnr_gain_db(made(40.0, 20.0), made(41.0, 21.0)) == pytest.approx(1.0)
+    assert compare_outputs(made(40.0, 20.0), made(60.0, 19.0)).value == 0.0
+    assert compare_outputs(made(40.0, 20.0), made(41.0, 21.0)).value == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

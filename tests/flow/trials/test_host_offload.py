@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow import build_candidate, plan_model, prepare_model
-from lingeronnx.flow.trials import host_offload
-from lingeronnx.flow.trials.host_offload import find_offload_candidates, try_host_offload
+from lingeronnx.flow import RunLog, build_candidate, plan_model, prepare_model, run_trial
+from lingeronnx.flow.report.fidelity import Fidelity
+from lingeronnx.flow.trials import Criterion, host_offload
+from lingeronnx.flow.trials.evidence import compare_outputs
+from lingeronnx.flow.trials.host_offload import (
+    HostOffload,
+    find_offload_candidates,
+    make_criterion,
+)
 from lingeronnx.graph import ir, operators
 from tests.nets import Net, samples
 
@@ -142,8 +148,8 @@ def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
         "select_low_sqnr_nodes_to_offload",
         lambda *rest: dict.fromkeys(layers, "for a test"),
     )
-    monkeypatch.setattr(host_offload, "_is_better_placement", lambda old, new, gain: True)
-    floats = try_host_offload(best).prepared.parts.floats
+    monkeypatch.setattr(Criterion, "is_met", lambda *_: True)
+    floats = run_trial(HostOffload(), best, RunLog()).prepared.parts.floats
     assert floats.keys() == prepared.parts.floats.keys() | set(layers)
 
 
@@ -158,12 +164,11 @@ def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
         ([2, 8, 15], [2, 8, 15], False),
     ],
 )
-def test_what_an_output_may_lose(
-    before: list[float], after: list[float], wins: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told(levels: list[float]) -> SimpleNamespace:
+def test_what_an_output_may_lose(before: list[float], after: list[float], wins: bool) -> None:
+    def make_candidate(levels: list[float]) -> SimpleNamespace:
         outputs = {f"y{number}": {"sqnr": level} for number, level in enumerate(levels)}
-        return SimpleNamespace(fidelity=SimpleNamespace(outputs=outputs, parts=[]), prepared=None)
+        errors, power = np.ones((len(levels), 4)), np.ones(len(levels))
+        return SimpleNamespace(fidelity=Fidelity(outputs, "", (), errors=errors, power=power))
 
-    monkeypatch.setattr(host_offload, "_has_float_between_integers", lambda prepared: True)
-    assert host_offload._is_better_placement(told(before), told(after), 0.5) is wins
+    gain = compare_outputs(make_candidate(before), make_candidate(after))
+    assert make_criterion(0.5).is_met(gain) is wins

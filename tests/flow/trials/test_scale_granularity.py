@@ -5,7 +5,8 @@ of.
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.trials import scale_granularity
+from lingeronnx.flow.trials import Criterion, scale_granularity
+from lingeronnx.flow.trials.scale_granularity import FinerGranularity
 from tests import nets
 
 
@@ -42,14 +43,14 @@ def test_they_are_kept_where_they_are_clearly_better(far, usual):
     )
     assert line.endswith("; to keep the default scales, pass --weight-scales tensor --mode q-value")
     assert not told(usual)
-    assert least(found) >= least(usual) + scale_granularity._MIN_GAIN_DB
+    assert least(found) >= least(usual) + FinerGranularity.criterion.mean_db
     assert any(not q.single for q in found.plan.tensors.values())
     assert not all(q.power_of_two for q in found.plan.tensors.values())
     assert all(q.single and q.power_of_two for q in usual.plan.tensors.values())
 
 
 def test_what_is_not_clearly_better_is_not_kept(far, usual, monkeypatch):
-    monkeypatch.setattr(scale_granularity, "_MIN_GAIN_DB", 1000.0)
+    monkeypatch.setattr(FinerGranularity, "criterion", Criterion(mean_db=1000.0))
     found = made()
     assert found.plan == usual.plan
     assert not told(found)

@@ -5,8 +5,8 @@ so.
 import numpy as np
 import pytest
 
-from lingeronnx import quantization
 from lingeronnx.api import quantize
+from lingeronnx.flow import pipeline
 from lingeronnx.flow.planning import scale_assignment
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
@@ -47,7 +47,7 @@ def test_stages_that_gain_stay(good):
 
 
 def test_refinement_that_loses_is_taken_back(good, monkeypatch):
-    monkeypatch.setattr(quantization, "refine_weights", _spoiled)
+    monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
     monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refine_weights", _spoiled)
     result = quantize(net(), CALIB)
     (note,) = _told(result, "weight and bias refinement was disabled")
@@ -57,7 +57,7 @@ def test_refinement_that_loses_is_taken_back(good, monkeypatch):
 
 def test_a_given_plan_makes_the_same_graph(monkeypatch):
     """What was taken back is so under the plan that came of it, too."""
-    monkeypatch.setattr(quantization, "refine_weights", _spoiled)
+    monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
     monkeypatch.setattr("lingeronnx.flow.trials.stage_ablation.refine_weights", _spoiled)
     result = quantize(net(), CALIB)
     again = quantize(net(), CALIB, plan=Plan.from_json(result.plan.to_json()))
@@ -82,5 +82,5 @@ def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
 
 
 def test_random_inputs_are_no_evidence(monkeypatch):
-    monkeypatch.setattr(quantization, "refine_weights", _spoiled)
+    monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
     assert not _told(quantize(net()), "taken back")
