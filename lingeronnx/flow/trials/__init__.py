@@ -25,7 +25,7 @@ from .imported_or_requantized import RequantizedWeights
 from .noisy_scales import FinerNoisyScales
 from .scale_granularity import FinerGranularity
 from .stage_ablation import StageAblation
-from .trial import Criterion, Proposal, Trial, Verdict, run_trial
+from .trial import Criterion, Proposal, Trial, TrialVerdict, run_trial
 
 __all__ = [
     "TRIALS",
@@ -34,7 +34,7 @@ __all__ = [
     "Proposal",
     "RequantizedWeights",
     "Trial",
-    "Verdict",
+    "TrialVerdict",
     "measure_on_held_out",
     "offload_rejected_layers",
     "place_required_host_nodes",

@@ -35,7 +35,7 @@ from .evidence import (
     keeps_chip,
     output_sqnr_levels,
 )
-from .trial import Criterion, Proposal, Proposals, Verdict
+from .trial import Criterion, Proposal, Proposals, TrialVerdict
 
 __all__ = ["StageAblation"]
 
@@ -84,7 +84,7 @@ class StageAblation:
 
     def _choose_refinement(
         self, refined: Candidate, unrefined: Candidate, log: RunLog
-    ) -> Generator[Proposal[Candidate], Verdict[Candidate], Candidate]:
+    ) -> Generator[Proposal[Candidate], TrialVerdict[Candidate], Candidate]:
         """Propose the unrefined model, and refinement that matches the means after Relus.
 
         That one only if refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below

@@ -19,7 +19,7 @@ from ...errors import ConstraintError
 from ..run_log import RunLog, VerdictRecord
 from .evidence import Gain
 
-__all__ = ["Criterion", "Proposal", "Proposals", "Trial", "Verdict", "judge", "run_trial"]
+__all__ = ["Criterion", "Proposal", "Proposals", "Trial", "TrialVerdict", "judge", "run_trial"]
 
 
 class SupportsNotes(Protocol):
@@ -92,7 +92,7 @@ class Criterion:
 
 
 @dataclass(frozen=True)
-class Verdict(Generic[T]):
+class TrialVerdict(Generic[T]):
     """The decision on one proposal.
 
     Attributes
@@ -153,7 +153,7 @@ class Proposal(Generic[T]):
 
 #: What `Trial.propose` returns: yields proposals, receives verdicts, and may return the final
 #: candidate, such as the best with a note; None for the best itself.
-Proposals = Generator[Proposal[T], Verdict[T], "T | None"]
+Proposals = Generator[Proposal[T], TrialVerdict[T], "T | None"]
 
 
 class Trial(Protocol[T]):
@@ -176,7 +176,9 @@ class Trial(Protocol[T]):
         ...
 
 
-def judge(name: str, proposal: Proposal[T], best: T) -> tuple[Verdict[T], VerdictRecord | None]:
+def judge(
+    name: str, proposal: Proposal[T], best: T
+) -> tuple[TrialVerdict[T], VerdictRecord | None]:
     """Build the alternative of a proposal and decide between it and `best`.
 
     Parameters
@@ -199,9 +201,9 @@ def judge(name: str, proposal: Proposal[T], best: T) -> tuple[Verdict[T], Verdic
     try:
         alternative = proposal.build()
     except ConstraintError as error:  # such as a scale that the chip lacks, with require_chip
-        return Verdict(False, old, error=str(error)), None
+        return TrialVerdict(False, old, error=str(error)), None
     if alternative is None or alternative is old:
-        return Verdict(False, old), None
+        return TrialVerdict(False, old), None
     gain = proposal.compare(old, alternative)
     accepted = proposal.criterion.is_met(gain) and proposal.condition(alternative)
     record = VerdictRecord(
@@ -209,10 +211,10 @@ def judge(name: str, proposal: Proposal[T], best: T) -> tuple[Verdict[T], Verdic
     )
     record.log()
     if not accepted:
-        return Verdict(False, old, gain), record
+        return TrialVerdict(False, old, gain), record
     if proposal.describe is not None:
         alternative = proposal.describe(alternative, gain)
-    return Verdict(True, alternative, gain), record
+    return TrialVerdict(True, alternative, gain), record
 
 
 def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
@@ -226,7 +228,7 @@ def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
             step.changes += [obstacle] if obstacle else []
             return best.with_notes([obstacle]) if obstacle else best
         proposals = trial.propose(best, log)
-        verdict: Verdict[T] | None = None
+        verdict: TrialVerdict[T] | None = None
         while True:
             try:
                 proposal = next(proposals) if verdict is None else proposals.send(verdict)

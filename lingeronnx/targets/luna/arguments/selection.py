@@ -181,7 +181,7 @@ def has_resident_constants(argv: Iterable[str]) -> bool:
     return f"params:{SHARE}" in " ".join(argv)
 
 
-class _Trial(NamedTuple):
+class _ScoredCandidate(NamedTuple):
     """An evaluated candidate.
 
     key : rank, number of findings, and index; lower is better.
@@ -231,24 +231,26 @@ def _evaluate_candidate(
     index: int,
     candidate: ArgumentCandidate,
     memory_plan: MemoryPlan | None = None,
-) -> _Trial:
+) -> _ScoredCandidate:
     """Evaluate a candidate to a trial with the key (rank, number of findings, `index`).
 
     `memory_plan` is its plan if the caller has it, None to plan here.
     """
     verdict = evaluate_plan(prepared, target, candidate.to_options(base), memory_plan)
-    return _Trial((rank_verdict(verdict), len(verdict.findings), index), candidate, verdict)
+    return _ScoredCandidate(
+        (rank_verdict(verdict), len(verdict.findings), index), candidate, verdict
+    )
 
 
 def _evaluate_fitting_candidates(
     prepared: PreparedGraph, target: Target, base: PackerOptions
-) -> tuple[_Trial | None, list[tuple[int, ArgumentCandidate]]]:
+) -> tuple[_ScoredCandidate | None, list[tuple[int, ArgumentCandidate]]]:
     """Evaluate the candidates that fit in shared memory until one is correct without warnings.
 
     Returns the best trial (None if none fits), and (index, candidate) of those that do not fit.
     Without a prepared graph all are evaluated.
     """
-    best: _Trial | None = None
+    best: _ScoredCandidate | None = None
     oversized: list[tuple[int, ArgumentCandidate]] = []
     max_bytes = get_shared_memory_limit(target, base) + 1
     candidates = itertools.chain(
@@ -289,8 +291,8 @@ def _evaluate_oversized_candidates(
     target: Target,
     base: PackerOptions,
     oversized: Sequence[tuple[int, ArgumentCandidate]],
-    best: _Trial | None,
-) -> _Trial:
+    best: _ScoredCandidate | None,
+) -> _ScoredCandidate:
     """Return the best of `best` and the candidates that do not fit, which the packer refuses.
 
     `oversized` are (index, candidate) pairs in order; the search stops when no further one can be
