@@ -206,29 +206,31 @@ def quantize(
             "model": resolve_source_path(goal.model),
         }
         goal = replace(goal, **sources)
-        result, _ = search(
-            best,
-            goal,
-            minutes=budget,
-            log=log,
-            resume=resume,
-            progress=progress,
-            create_start=_SearchStart(
-                resolve_source_path(model), resolve_source_path(calib), config, options
-            ),
-            cluster=cluster,
-        )
+        with run_log.step("search"):
+            result, _ = search(
+                best,
+                goal,
+                minutes=budget,
+                log=log,
+                resume=resume,
+                progress=progress,
+                create_start=_SearchStart(
+                    resolve_source_path(model), resolve_source_path(calib), config, options
+                ),
+                cluster=cluster,
+            )
     if eval_data is not None:
-        result = measure_accuracy(
-            result,
-            eval_data,
-            model,
-            budget=prepared.conf.budget,
-            metric=metric,
-            batch=settings.get("batch"),
-            limit=settings.get("limit"),
-            progress=progress,
-        )
+        with run_log.step("evaluate"):
+            result = measure_accuracy(
+                result,
+                eval_data,
+                model,
+                budget=prepared.conf.budget,
+                metric=metric,
+                batch=settings.get("batch"),
+                limit=settings.get("limit"),
+                progress=progress,
+            )
     result = replace(result, steps=tuple(run_log.steps))
     return result if goal is None else _add_sample_size_note(result, goal)
 

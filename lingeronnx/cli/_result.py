@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,29 +10,38 @@ from ..files import REPORT_VERSION
 from ._shared import current_command_line, print_json
 from .report import show_report
 from .show import show_deployment
-from .terminal import console_for
+from .terminal import console_for, echo_text
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
-    from ..flow import WrittenFiles
+    from ..flow import StepRecord, WrittenFiles
 
 __all__ = ["show_result"]
 
 
 def show_result(
-    model: Path, written: WrittenFiles, as_json: bool, deployed: Deployment | None = None
+    model: Path,
+    written: WrittenFiles,
+    as_json: bool,
+    deployed: Deployment | None = None,
+    steps: Sequence[StepRecord] | None = None,
 ) -> None:
     """Print the report on `model` and the written files; with `as_json` a JSON object on stdout.
 
     Text then goes to stderr. Options are only suggested without a search. `deployed` is the folder
-    for a board, if one was written.
+    for a board, if one was written, and `steps` those of the quantization, if they are wanted.
     """
     command_line = "" if written.report.search is not None else current_command_line()
     show_report(console_for(as_json), model, written, command_line)
     if deployed is not None:
         show_deployment(console_for(as_json), deployed)
+    if steps is not None:
+        from ..flow import format_steps
+
+        echo_text(f"\n{format_steps(steps)}\n", err=as_json)
     if not as_json:
         return
+    step_entries = {} if steps is None else {"steps": [step.to_dict() for step in steps]}
     deployment = {} if deployed is None else {"deployment": deployed.to_dict()}
     print_json(
         {
@@ -44,5 +54,6 @@ def show_result(
             "written": list(written.files),
             **written.report.to_dict(),
             **deployment,
+            **step_entries,
         }
     )

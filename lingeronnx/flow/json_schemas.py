@@ -232,6 +232,7 @@ def _merge_schema() -> _Schema:
 #: Fields that reports of version 0.1 lack, except for the first one, which requires --deploy.
 _OPTIONAL_REPORT_FIELDS = (
     "deployment",
+    "steps",
     "unknown_macs",
     "macs",
     "doubts",
@@ -426,8 +427,33 @@ def _report_schema() -> _Schema:
             "deployment": _with_description(
                 {"type": "object"}, "with --deploy: the files for the board"
             ),
+            "steps": _with_description(
+                _array_of(_step_schema()),
+                "with --steps: the steps in the order of their start",
+            ),
         },
         _OPTIONAL_REPORT_FIELDS,
+    )
+
+
+def _step_schema() -> _Schema:
+    """Return the schema of a step of `quantize` in a report, with the verdicts of a trial."""
+    figure = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
+    verdict = {
+        "trial": _STRING,
+        "label": _with_description(_STRING, "which of the trial's proposals"),
+        "accepted": _BOOLEAN,
+        "criterion": _with_description(_map_of(figure), "thresholds in dB or standard errors"),
+        "measured": _with_description(_map_of(figure), "figures in dB"),
+    }
+    return _object_of(
+        {
+            "name": _STRING,
+            "depth": _with_description(_COUNT, "number of steps that it runs inside of"),
+            "seconds": {"type": "number", "minimum": 0},
+            "changes": _with_description(_array_of(_STRING), "what it changed"),
+            "verdicts": _array_of(_object_of(verdict)),
+        }
     )
 
 

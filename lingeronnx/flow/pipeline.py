@@ -65,10 +65,7 @@ def build_first_candidate(
             step.changes.append("weights and biases refined for the outputs of their layers")
     with run_log.step("measure") as step:
         candidate = build_candidate(planned, refined_graph, run_log.progress)
-        step.changes += [
-            f"{name}: {output['sqnr']:.1f} dB {candidate.fidelity.measured_on}"
-            for name, output in candidate.fidelity.outputs.items()
-        ]
+        step.changes += candidate.fidelity.describe_outputs()
     return candidate
 
 

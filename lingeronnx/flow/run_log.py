@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -46,14 +46,17 @@ class VerdictRecord:
     def log(self) -> None:
         """Send the verdict to `LOGGER` as one JSON object."""
         if LOGGER.isEnabledFor(logging.DEBUG):
-            record = {
-                "trial": self.trial,
-                "label": self.label,
-                "accepted": bool(self.accepted),
-                "criterion": _round_figures(self.criterion),
-                "measured": _round_figures(self.measured),
-            }
-            LOGGER.debug("%s", json.dumps(record))
+            LOGGER.debug("%s", json.dumps(self.to_dict()))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the verdict for a JSON file, its figures rounded to `_DIGITS` digits."""
+        return {
+            "trial": self.trial,
+            "label": self.label,
+            "accepted": bool(self.accepted),
+            "criterion": _round_figures(self.criterion),
+            "measured": _round_figures(self.measured),
+        }
 
     def __str__(self) -> str:
         """Format the verdict on one line: label, decision, figures and thresholds."""
@@ -86,6 +89,11 @@ class StepRecord:
     seconds: float = 0.0
     changes: list[str] = field(default_factory=list)
     verdicts: list[VerdictRecord] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the record for a JSON file; its verdicts as the logger has them."""
+        verdicts = [verdict.to_dict() for verdict in self.verdicts]
+        return {**vars(self), "verdicts": verdicts}
 
 
 class RunLog:
@@ -124,7 +132,7 @@ class RunLog:
             self.progress(description, 0, None)
 
 
-def format_steps(steps: list[StepRecord]) -> str:
+def format_steps(steps: Sequence[StepRecord]) -> str:
     """Format steps as text: one line per step with its time, below it its changes and verdicts."""
     lines = []
     for step in steps:

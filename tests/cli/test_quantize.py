@@ -82,6 +82,27 @@ def test_quantize_digits_as_json(here: CommandFolder) -> None:
     assert accuracy["drop"] == pytest.approx(accuracy["float"] - accuracy["integer"])
 
 
+def test_steps_are_printed_with_time_and_verdicts(here: CommandFolder) -> None:
+    text = here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "--steps")
+    lines = text[text.index(" s  prepare") :].splitlines()
+    names = [line.split(" s  ")[-1].strip() for line in lines if " s  " in line]
+    assert names[:5] == ["prepare", "plan", "refine", "measure", "ends"]
+    assert names[-1] == "finish"
+    assert any("tensors with scales" in line for line in lines)
+
+
+def test_steps_as_json(here: CommandFolder) -> None:
+    report = json.loads(
+        here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "--steps", "--json")
+    )
+    steps = {step["name"]: step for step in report["steps"]}
+    assert steps["stages"]["verdicts"]
+    assert all(verdict["trial"] == "stages" for verdict in steps["stages"]["verdicts"])
+    assert "steps" not in json.loads(
+        here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "--json")
+    )
+
+
 def test_the_default_output_is_beside_the_model(here: CommandFolder) -> None:
     (here.folder / "sub").mkdir()
     write_model(here.folder / "sub" / "m.onnx", TINY)

@@ -106,6 +106,7 @@ OPTION_GROUPS = (
             "report",
             "notes",
             "verbose",
+            "steps",
             "debug-dump",
             "json",
         ),
@@ -222,6 +223,12 @@ OPTION_GROUPS = (
     is_flag=True,
     help="Also report suspicious properties of the quantized model, as check -o does.",
 )
+@click.option(
+    "--steps",
+    "show_steps",
+    is_flag=True,
+    help="Print the steps with their time, what each changed, and the verdict on each alternative.",
+)
 @picture_options
 @batch_options
 @json_option
@@ -237,6 +244,7 @@ def quantize(
     deploy_to: Path | None,
     report_to: Path | None,
     verbose: bool,
+    show_steps: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -302,7 +310,7 @@ def quantize(
             calls=options["calls"],
             **_timing_settings(options),
         )
-    show_result(model, written, as_json, deployed)
+    show_result(model, written, as_json, deployed, result.steps if show_steps else None)
 
 
 def _check_search_options(options: dict[str, Any], eval_data: str | None) -> bool:

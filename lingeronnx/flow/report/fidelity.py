@@ -90,6 +90,14 @@ class Fidelity:
         """Whether the SQNR of an output is so low that something must be done."""
         return bool(self.low_sqnr_warning)
 
+    def describe_outputs(self, measured_on: str = "") -> list[str]:
+        """Describe the SQNR of each output and the data, one text per output.
+
+        `measured_on` is another description of the data than that of the fidelity.
+        """
+        data = measured_on or self.measured_on
+        return [f"{name}: {output['sqnr']:.1f} dB {data}" for name, output in self.outputs.items()]
+
     @property
     def min_measured_sqnr_db(self) -> float:
         """The lowest SQNR of `select_measured_tensors` in dB; infinite without tensors."""

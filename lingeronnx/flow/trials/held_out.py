@@ -92,9 +92,11 @@ def measure_on_held_out(
         unchanged if its fidelity is measured on held-out samples anyway, if there are too few
         samples, or if an output is 0 on all of them, but not on the calibration samples.
     """
-    run = _quantize_reduced(best, log)
-    if run is None or _has_silent_output(best, run.reduced):
-        return best
+    with log.step("held_out") as step:
+        run = _quantize_reduced(best, log)
+        if run is None or _has_silent_output(best, run.reduced):
+            return best
+        step.changes += run.reduced.fidelity.describe_outputs(run.measured_on)
     run = run_trial(OtherCalibrator(requantize), run, log)
     return replace(run.full, fidelity=replace(run.reduced.fidelity, measured_on=run.measured_on))
 

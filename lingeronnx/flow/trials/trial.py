@@ -225,7 +225,7 @@ def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
     with log.step(trial.name) as step:
         obstacle = trial.find_obstacle(best)
         if obstacle is not None:
-            step.changes += [obstacle] if obstacle else []
+            step.changes.append(obstacle or "does not apply")
             return best.with_notes([obstacle]) if obstacle else best
         proposals = trial.propose(best, log)
         verdict: TrialVerdict[T] | None = None
