@@ -438,21 +438,24 @@ def _report_schema() -> _Schema:
 
 def _step_schema() -> _Schema:
     """Return the schema of a step of `quantize` in a report, with the verdicts of a trial."""
-    figure = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
-    verdict = {
-        "trial": _STRING,
-        "label": _with_description(_STRING, "which of the trial's proposals"),
-        "accepted": _BOOLEAN,
-        "criterion": _with_description(_map_of(figure), "thresholds in dB or standard errors"),
-        "measured": _with_description(_map_of(figure), "figures in dB"),
-    }
+    figures = _map_of({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]})
+    described = _with_description
+    verdict = _object_of(
+        {
+            "trial": described(_STRING, "name of the trial"),
+            "label": described(_STRING, "which of the trial's proposals"),
+            "accepted": described(_BOOLEAN, "whether the proposal was kept"),
+            "criterion": described(figures, "thresholds in dB or standard errors, by name"),
+            "measured": described(figures, "figures in dB, by name"),
+        }
+    )
     return _object_of(
         {
-            "name": _STRING,
-            "depth": _with_description(_COUNT, "number of steps that it runs inside of"),
-            "seconds": {"type": "number", "minimum": 0},
-            "changes": _with_description(_array_of(_STRING), "what it changed"),
-            "verdicts": _array_of(_object_of(verdict)),
+            "name": described(_STRING, "name of the step or trial"),
+            "depth": described(_COUNT, "number of steps that it runs inside of"),
+            "seconds": described({"type": "number", "minimum": 0}, "wall time"),
+            "changes": described(_array_of(_STRING), "what it changed"),
+            "verdicts": described(_array_of(verdict), "decisions of a trial, in order"),
         }
     )
 

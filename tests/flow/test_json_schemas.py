@@ -172,6 +172,7 @@ def test_what_quantize_writes_and_prints(tmp_path, monkeypatch, arguments):
         "--save-plan",
         "p.json",
         "--json",
+        "--steps",
         *arguments,
     ]
     result = CliRunner().invoke(cli.main, argv)
