@@ -65,6 +65,19 @@ def write_redirects(app: Any, exception: Exception | None) -> None:
             )
 
 
+def repair_chinese_search(app: Any, exception: Exception | None) -> None:
+    """Name the stemmer that Sphinx 9.0 puts into a Chinese site: its class is the English one."""
+    script = Path(app.outdir) / "_static" / "language_data.js"
+    if exception is None and app.builder.name == "html" and script.is_file():
+        text = script.read_text(encoding="utf-8")
+        if "ChineseStemmer =" not in text and "class ChineseStemmer" not in text:
+            text = text.replace(
+                "window.Stemmer = ChineseStemmer;", "window.Stemmer = EnglishStemmer;"
+            )
+            script.write_text(text, encoding="utf-8")
+
+
 def setup(app: Any) -> None:
-    """Connect the redirects to the end of a build."""
+    """Connect what a build ends with: redirects, and the search of the Chinese site."""
     app.connect("build-finished", write_redirects)
+    app.connect("build-finished", repair_chinese_search)
