@@ -147,9 +147,10 @@ def squeezed(text):
 
 def outputs(text):
     """Return the lines that a page shows of what commands print, without those of file sizes."""
-    told = [code for _, code in blocks(text) if not re.match(r"(import|git|lingeronnx) ", code)]
-    lines = [squeezed(line) for code in told for line in code.splitlines()]
-    return [line for line in lines if line and not line.startswith("written ")]
+    shown = [code for _, code in blocks(text) if not re.match(r"(import|git) ", code)]
+    lines = "\n".join(shown).replace("\\\n", " ").splitlines()
+    lines = [squeezed(line) for line in lines]
+    return [line for line in lines if line and not line.startswith(("written ", "lingeronnx "))]
 
 
 def run_page(name):
