@@ -59,6 +59,7 @@ CHOSEN = (
     "how-to/install",
     "explanation/parts",
     "explanation/latency",
+    "explanation/repair",
     "reference/accuracy-warnings",
     "reference/errors",
     "reference/stability",
