@@ -15,9 +15,10 @@ import numpy as np
 import onnx
 
 from ..errors import ModelError
-from ..formats import DEQUANT, QUANT, find_integer_op
+from ..formats import QUANT, find_integer_op
 from ..graph import ir
 from ..graph.name_mapping import restore_user_names
+from ..ops.chip_part import extract_chip_part, is_dequantized, order_packed_outputs
 from ..plan import Affine
 from ..run.data import Data, InputSpec
 from ..run.session import Session, is_integer_graph
@@ -126,16 +127,18 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
         quantized_inputs,
         ir.to_proto(graph),
         operators,
-        _list_integer_outputs(graph),
+        _list_integer_outputs(graph, target),
     )
 
 
-def _list_integer_outputs(graph: ir.Model) -> tuple[str, ...]:
-    """Return the inputs of Dequants, then the graph outputs that are integers, each once."""
-    outputs = [ir.input_name(node) for node in graph.graph if find_integer_op(node) is DEQUANT]
-    for value in graph.graph.outputs:
-        if value.dtype is not None and value.dtype.name.startswith("INT"):
-            outputs.append(str(value.name))
+def _list_integer_outputs(graph: ir.Model, target: Target) -> tuple[str, ...]:
+    """Return the integer tensors that leave the chip, in the executor's order, each once."""
+    outputs = []
+    for value in order_packed_outputs(extract_chip_part(graph, target).graph.outputs):
+        node = ir.producer(value)
+        if node is not None and is_dequantized(value):
+            value = ir.require_input(node)
+        outputs.append(str(value.name))
     return tuple(dict.fromkeys(outputs))
 
 

@@ -10,13 +10,20 @@ the packer would convert the input of a Dequant to 8 bits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..formats import DEQUANT, QUANT, find_integer_op, is_quantized_domain
 from ..graph import ir
 from ..targets import Target
 
-__all__ = ["extract_chip_nodes", "extract_chip_part", "find_chip_nodes", "is_host_dequant"]
+__all__ = [
+    "extract_chip_nodes",
+    "extract_chip_part",
+    "find_chip_nodes",
+    "is_dequantized",
+    "is_host_dequant",
+    "order_packed_outputs",
+]
 
 
 def extract_chip_part(graph: ir.Model, target: Target) -> ir.Model:
@@ -41,10 +48,25 @@ def extract_chip_part(graph: ir.Model, target: Target) -> ir.Model:
     return extract_chip_nodes(graph, indices, target)
 
 
+def order_packed_outputs(outputs: Iterable[ir.Value]) -> list[ir.Value]:
+    """Return graph outputs in the order in which an executor numbers them.
+
+    First those that no Dequant computes, then the others, each in their order in the graph.
+    """
+    return sorted(outputs, key=is_dequantized)
+
+
+def is_dequantized(value: ir.Value) -> bool:
+    """Whether a Dequant computes `value`."""
+    producer = ir.producer(value)
+    return producer is not None and find_integer_op(producer) is DEQUANT
+
+
 def extract_chip_nodes(graph: ir.Model, indices: Collection[int], target: Target) -> ir.Model:
     """Return a copy of some integer nodes of `graph` as a separate graph.
 
-    Its outputs are the tensors that other nodes consume, and outputs of `graph`. A Quant of a host
+    Its outputs are the tensors that other nodes consume, and outputs of `graph`, in the order of
+    `order_packed_outputs`. A Quant of a host
     tensor is contained in every part that consumes its integers, so these are not outputs.
 
     Parameters
@@ -62,7 +84,7 @@ def extract_chip_nodes(graph: ir.Model, indices: Collection[int], target: Target
     inside = {id(node) for node in nodes}
     outputs = _find_part_outputs(part, inside)
     inputs = _make_part_inputs(part, nodes, inside)
-    part_graph.outputs[:] = outputs
+    part_graph.outputs[:] = order_packed_outputs(outputs)
     ir.remove_unused(part)
     part_graph.inputs[:] = inputs
     part.functions.clear()

@@ -22,7 +22,12 @@ import onnx
 
 from ..formats import QUANT
 from ..graph import ir
-from ..ops.chip_part import extract_chip_nodes, find_chip_nodes, is_host_dequant
+from ..ops.chip_part import (
+    extract_chip_nodes,
+    find_chip_nodes,
+    is_host_dequant,
+    order_packed_outputs,
+)
 from ..targets import PackerArguments, Target
 from ..targets._target import AppliedRewrite
 from ..targets.objective import PARTS_KEY
@@ -124,7 +129,7 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
             part_graph.metadata_props[PARTS_KEY] = "several"
             part_graph, rewrites = target.run_backend_passes(part_graph)
         elif len(nodes) == len(graph.graph):
-            part_graph = graph
+            part_graph = _with_packed_outputs(graph)
         else:
             part_graph = extract_chip_nodes(graph, assignment.indices(stage), target)
         index = 1 + sum(part.chip == is_chip for part in parts)
@@ -142,6 +147,16 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
     if has_several_chip_parts:
         parts = _preset_choices(parts, target)
     return PartitionedProgram(graph, tuple(parts))
+
+
+def _with_packed_outputs(graph: ir.Model) -> ir.Model:
+    """Return `graph` with its outputs in the executor's order; a copy if that differs."""
+    outputs = order_packed_outputs(graph.graph.outputs)
+    if all(ours is theirs for ours, theirs in zip(graph.graph.outputs, outputs, strict=True)):
+        return graph
+    part = ir.clone(graph)
+    part.graph.outputs[:] = order_packed_outputs(part.graph.outputs)
+    return part
 
 
 def _preset_choices(parts: Sequence[ProgramPart], target: Target) -> list[ProgramPart]:

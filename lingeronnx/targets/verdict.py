@@ -312,6 +312,11 @@ class Verdict:
         )
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs in the executor's order; () in this base class."""
+        return ()
+
+    @property
     def cost(self) -> GraphCost | None:
         """The cost of the graph on the chip; None in this base class, which does not know it."""
         return None

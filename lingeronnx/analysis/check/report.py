@@ -115,6 +115,15 @@ class Check(Sequence[Violation]):
         return self.program.verdicts if self.kind == "integer" else ()
 
     @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs as the executor gives them, of all parts of an integer graph.
+
+        The outputs of a part without a Dequant come first, then the inputs of its Dequants. Empty
+        if nothing is packed.
+        """
+        return [name for verdict in self.verdicts for name in verdict.outputs]
+
+    @property
     def packs(self) -> bool | None:
         """Whether the packer accepts the graph, or all of its parts; None if nothing is packed."""
         return all(verdict.is_packable for verdict in self.verdicts) if self.verdicts else None
@@ -204,6 +213,7 @@ class Check(Sequence[Violation]):
             "basis": self.basis,
             "packer_args": None if self.choice is None else self.choice.command_line,
             "findings": _to_dicts(self.findings),
+            "outputs": list(self.outputs),
             "cost": None if self.cost is None else self.cost.to_dict(),
             "program": [part.to_dict() for part in self.program.parts],
             "runs": self.program.format_line(self.chip_mac_share) if self.program.parts else "",

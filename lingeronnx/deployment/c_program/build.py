@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import shutil
@@ -149,11 +150,12 @@ def build_stub_containers(
         indices = [
             i for i, equal_part in enumerate(program.parts) if equal_part.first == part.first
         ]
-        outputs_by_inputs = {}
+        outputs_by_inputs, order = {}, part.list_executor_outputs()
         for vectors in calls:
             for index in indices:
                 inputs = _pack_arrays(vectors[index].inputs)
-                outputs_by_inputs[inputs] = _pack_arrays(vectors[index].outputs)
+                outputs = [vectors[index].outputs[position] for position in order]
+                outputs_by_inputs[inputs] = _pack_arrays(outputs)
         shared_bytes = memory.shared_bytes_by_part[part.name]
         psram_bytes = memory.psram_bytes_by_part[part.name] - UNREPORTED_PSRAM_BYTES
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.package_index)
@@ -166,8 +168,9 @@ def build_stub_containers(
             len(outputs_by_inputs),
             part.has_resident_constants,
         )
-        body += b"".join(_pack_port(port) for port in (*part.inputs, *part.outputs))
-        body += b"".join(inputs + outputs for inputs, outputs in outputs_by_inputs.items())
+        ports = [*part.inputs, *(part.outputs[position] for position in order)]
+        body += b"".join(map(_pack_port, ports))
+        body += b"".join(itertools.chain.from_iterable(outputs_by_inputs.items()))
         header = make_package_header(
             program.platform,
             part.package_index,

@@ -120,8 +120,8 @@ class LoadedProgram:
             results = runner.run_chip_part(
                 part.name, {port.name: feeds[port.tensor] for port in part.inputs}
             )
-            for index, port in enumerate(part.outputs):
-                raw = np.ascontiguousarray(results[port.tensor]).tobytes()
+            for index, position in enumerate(part.list_executor_outputs()):
+                raw = np.ascontiguousarray(results[part.outputs[position].tensor]).tobytes()
                 ctypes.memmove(outputs[index], raw, len(raw))
         except Exception as error:
             self._error = error

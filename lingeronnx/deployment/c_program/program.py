@@ -18,8 +18,9 @@ import onnx
 from ...alignment import round_up
 from ...errors import ConstraintError
 from ...escaping import make_c_identifier
-from ...formats import DEQUANT, QUANT, find_integer_op
+from ...formats import QUANT
 from ...graph import ir, operators
+from ...ops.chip_part import is_dequantized
 from ...ops.macs import count_macs
 from ...run.parts_runner import PartRun
 from ...run.program_parts import PartitionedProgram
@@ -100,6 +101,19 @@ class ChipPart:
         Then no other part may use that memory.
         """
         return "params:share-mem" in " ".join(self.choice.argv)
+
+    def list_executor_outputs(self) -> list[int]:
+        """Return the indices of `outputs` in the order that the packer gives them.
+
+        The program relies on the order of the part's graph, which must be the same.
+        """
+        names = self.choice.verdict.outputs
+        if not names:
+            return list(range(len(self.outputs)))
+        indices: dict[str, list[int]] = {}
+        for index, port in enumerate(self.outputs):
+            indices.setdefault(port.tensor, []).append(index)
+        return [indices[name].pop(0) for name in names]
 
 
 @dataclass(frozen=True)
@@ -320,7 +334,7 @@ def _make_chip_part(
         sources=sources,
         targets=targets,
         quantized=tuple(quantized),
-        dequantized=tuple(_is_dequantized(value) for value in graph.graph.outputs),
+        dequantized=tuple(is_dequantized(value) for value in graph.graph.outputs),
     )
 
 
@@ -341,12 +355,6 @@ def _make_sample_run(run: PartRun) -> SampleRun:
         if name not in integers:
             floats[name] = np.asarray(array)
     return SampleRun(integers, floats, scales)
-
-
-def _is_dequantized(value: ir.Value) -> bool:
-    """Whether a Dequant computes `value`."""
-    node = ir.producer(value)
-    return node is not None and find_integer_op(node) is DEQUANT
 
 
 def _make_host_part(

@@ -58,6 +58,11 @@ class DetailedVerdict(Verdict):
     graph: PackerGraph | None = field(default=None, repr=False, compare=False)
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs in the executor's order, without Dequant; () without a plan."""
+        return () if self.graph is None else tuple(self.graph.outputs)
+
+    @property
     def cost(self) -> GraphCost | None:
         """The cost of the graph, computed on each access; None if it has no memory plan."""
         if self.graph is None or self.memory_plan is None:
