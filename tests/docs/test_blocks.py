@@ -180,6 +180,24 @@ def test_pages_are_run(name, checkout):
 
 
 @pytest.mark.slow
+def test_fine_tuning_is_run(tmp_path, monkeypatch):
+    """Its commands, with the demo's model and data under the names of the page."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    names = {"model.onnx": "digits_cnn.onnx", "calib.npz": "digits_calib.npz"}
+    for name, source in (names | {"held.npz": "digits_test.npz"}).items():
+        (tmp_path / name).symlink_to(Path(lo.__file__).parent / "demo" / source)
+    text = (DOCS / "tutorials" / "fine-tuning.md").read_text(encoding="utf-8")
+    (code,) = [code for language, code in blocks(text) if language == "python"]
+    (tmp_path / "pictures.py").write_text(code, encoding="utf-8")
+    lines = commands(text)
+    assert [words[0] for words in lines] == ["finetune", "finetune"]
+    for words in lines:
+        run([*words, "--epochs", "1"])
+    assert (tmp_path / "tuned.onnx").is_file()
+
+
+@pytest.mark.slow
 def test_the_reports_are_what_is_printed(checkout):
     """The three reports of the page about reading them."""
     text = (DOCS / "how-to" / "read-the-report.md").read_text(encoding="utf-8")
