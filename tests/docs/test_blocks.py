@@ -95,6 +95,31 @@ def test_commands_and_options_exist():
     check_each(check, NAMES)
 
 
+def missing(words):
+    """Return the message about a required option or argument that a call lacks, or ""."""
+    command, words = main, words[: words.index(">")] if ">" in words else list(words)
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    if "..." in words or "[OPTIONS]" in words or not words:
+        return ""  # a pattern, or a name in running text
+    try:
+        command.make_context(command.name, words)
+    except click.MissingParameter as error:
+        return error.format_message()
+    except (click.UsageError, click.exceptions.Exit):
+        return ""  # files that are not here, --help
+    return ""
+
+
+def test_commands_in_blocks_are_complete():
+    def check(name):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert [(words, why) for words in commands(text) if (why := missing(words))] == []
+
+    assert "--output" in missing(["trace", "m.onnx"])
+    check_each(check, NAMES)
+
+
 def test_python_compiles_and_its_names_exist():
     def check(name):
         for language, code in blocks((ROOT / name).read_text(encoding="utf-8")):
