@@ -229,7 +229,8 @@ def _escape_message(error: Exception) -> None:
 def _report_bug(ctx: click.Context) -> None:
     """Print the current traceback and how to report it, on stderr.
 
-    Writes an archive for a bug report, too, and prints its path.
+    Also writes an archive for a bug report, and prints its path if that succeeds. The last line
+    suggests the command with reduced options, if its arguments were recorded.
     """
     trace = traceback.format_exc()
     echo_text(trace, err=True)

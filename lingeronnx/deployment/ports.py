@@ -80,8 +80,8 @@ def make_ports(
     run
         Tensors of one sample.
     state_pairs
-        {output: input} of states of `full_graph`. Nodes that only move data between them and the
-        chip's ports are looked through.
+        {output: input} of states of `full_graph`. Standard nodes between them and the chip's ports
+        that keep all elements in the same order, such as Reshape, are looked through.
 
     Raises
     ------

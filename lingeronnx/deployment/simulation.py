@@ -48,10 +48,11 @@ class SimulatedGraph:
     outputs: tuple[str, ...]
 
     def find_source_input(self, name: str, run: SampleRun) -> str:
-        """Return the tensor that a Quant with the output `name` quantizes, traced upstream.
+        """Return the tensor that the Quant with the output `name` quantizes, traced upstream.
 
-        The trace passes nodes that only move data, so the result is usually a graph input. `run`
-        has the shapes.
+        The trace passes only standard nodes that keep all elements in the same order: Identity,
+        Reshape and the like, and a Transpose that, by the shapes of `run`, moves only axes of size
+        1. The result is usually a graph input.
         """
         values = {str(v.name): v for v in ir.iter_values(self.session.model)}
         return str(trace_moved_value(values[self.quantized_inputs[name]], run.shapes).name)

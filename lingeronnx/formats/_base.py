@@ -412,7 +412,7 @@ class Format:
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why the v3 `node` has no counterpart in dialect v1, or None if it has one.
 
-        None by default.
+        `attrs` are its attributes in dialect v3. None by default.
         """
         return None
 

@@ -72,9 +72,9 @@ class Glu(Format):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express `node`: `dim` is not the last axis (or -1).
+        """Return why dialect v1 cannot express the GLU `node`, or None if it can.
 
-        None if it is.
+        Dialect v1 gates the last axis only, so `dim` must be -1 (the default) or that axis.
         """
         last_axis = len(ir.get_shape(node.inputs[0]) or ()) - 1
         if get_int(attrs, "dim", -1) in (-1, last_axis):
@@ -143,9 +143,9 @@ class Sigmoid(Format):
         return super().to_v3_attributes({"o_bits": 8, **attrs}, inputs)
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express a node: its `scale_o` is not 2^7.
+        """Return why dialect v1 cannot express the sigmoid or tanh `node`, or None if it can.
 
-        None if it is or is absent.
+        The output of dialect v1 has 7 fractional bits, so `scale_o` must be 2^7 (the default).
         """
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None

@@ -277,9 +277,9 @@ class Bmm(BinaryIntegerOp):
         }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express `node`: a QMatmul with an input not of rank 3.
+        """Return why dialect v1 cannot express the matrix product `node`, or None if it can.
 
-        None for any other node.
+        It cannot if `node` is a QMatmul with an operand that is not of rank 3.
         """
         ranks = [len(ir.get_shape(value) or ()) for value in node.inputs[:2]]
         if node.op_type == "QMatmul" and ranks != [3, 3]:

@@ -241,9 +241,9 @@ class ConvTranspose2d(WeightedIntegerOp):
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return "of lines" for a one-dimensional node, which dialect v1 cannot express.
+        """Return why dialect v1 cannot express the ConvTranspose `node`, or None if it can.
 
-        Else None.
+        It cannot if `node` is one-dimensional ("of lines").
         """
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
@@ -514,9 +514,9 @@ class BatchNorm2d(WeightedIntegerOp):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express `node`: a QBatchNorm1d whose input is not of rank 4.
+        """Return why dialect v1 cannot express the batch normalization `node`, or None if it can.
 
-        None for any other node.
+        It cannot if `node` is a QBatchNorm1d whose input is not of rank 4.
         """
         rank = len(ir.get_shape(node.inputs[0]) or ())
         if node.op_type == "QBatchNorm1d" and rank != 4:

@@ -119,9 +119,10 @@ class AvgPool2d(UnaryIntegerOp):
         return renamed
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express `node`, or None if it can.
+        """Return why dialect v1 cannot express the average pool `node`, or None if it can.
 
-        Obstacles: a one-dimensional pool, padding that is not counted, a custom divisor above 0.
+        Reasons: it is one-dimensional ("of lines"), its padding is not counted, or it has a custom
+        divisor above 0.
         """
         if node.op_type == "QAvgPool1d":
             return "of lines"
@@ -219,7 +220,8 @@ class GlobalAveragePool2d(Format):
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why dialect v1 cannot express `node` as an AvgPool2dInt, or None if it can.
 
-        The size of its image is unknown, or a custom divisor or uncounted padding is set.
+        Reasons: the size of its image is unknown, its padding is not counted, or it has a custom
+        divisor above 0.
         """
         shape = ir.get_shape(node.inputs[0]) or ()
         if len(shape) != 4 or None in shape[2:]:

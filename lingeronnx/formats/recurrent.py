@@ -152,9 +152,9 @@ class RecurrentIntegerOp(Format):
         return {**converted, "dropout": 0.0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express a node: its scale_o and scale_h differ.
+        """Return why dialect v1 cannot express the recurrent layer `node`, or None if it can.
 
-        None if not.
+        It can if `scale_o` (output) and `scale_h` (hidden state) are equal.
         """
         o, h = attrs.get("scale_o"), attrs.get("scale_h")
         return f"scale_o = {o}, scale_h = {h}" if o != h else None

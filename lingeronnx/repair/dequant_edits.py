@@ -463,9 +463,9 @@ class EditPlan:
     def _remove_dequant(self, node: NodeView, sources_with_output_name: set[TensorView]) -> None:
         """Plan the edit that removes `node`, an invalid Dequant.
 
-        If it computes a graph output, that output refers to the Dequant's source, or the source
-        gets its name, or, where neither is possible, the Dequant becomes an Identity. A source that
-        gets a name is added to `sources_with_output_name`.
+        If it computes a graph output, that output refers to the tensor that `node` dequantizes (its
+        source), or the source gets the output's name, or, where neither is possible, the Dequant
+        becomes an Identity. A source that gets a name is added to `sources_with_output_name`.
         """
         result = node.outputs[0]
         assert result is not None
@@ -500,7 +500,7 @@ class EditPlan:
     def _rename_to_output(self, dequant: NodeView, source: TensorView, output_name: str) -> None:
         """Plan to rename `source` to `output_name`, the graph output that `dequant` computed.
 
-        `dequant` is to be removed.
+        `dequant`, which dequantized `source`, is to be removed.
         """
         current_name = self._current_name(source)
         self._add_edit(

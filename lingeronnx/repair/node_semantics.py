@@ -321,8 +321,8 @@ def produces_indices(node: NodeView) -> bool:
 def always_passes_integers(node: NodeView) -> bool:
     """Whether `node` returns integers of the same scale whenever its input is integer.
 
-    These are operators that move data, Relu and the like (`PASS_THROUGH_OPS`); a Clip only if its
-    bounds are absent or integer inputs.
+    These are the operators in `PASS_THROUGH_OPS`: Reshape, Transpose, Slice and the like, MaxPool,
+    Relu, and a Clip if its bounds are absent or integer inputs.
     """
     if not _is_integer_transparent(node) or node.proto.op_type not in PASS_THROUGH_OPS:
         return False
@@ -349,7 +349,7 @@ def passes_integers_on_demand(node: NodeView) -> bool:
 
 
 def data_inputs(node: NodeView) -> list[int]:
-    """Return the indices of the inputs whose values a data movement `node` passes on.
+    """Return the indices of the inputs whose values `node` passes on if it passes integers on.
 
     All inputs of Concat, 1 and 2 of Where, otherwise 0; only those that exist.
     """

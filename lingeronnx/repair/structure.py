@@ -361,9 +361,9 @@ def _make_identity_finding(
 
 
 def _bypass_identity(node: NodeView, source: TensorView) -> None:
-    """Remove `node`, an Identity, in place; nodes that read its output read `source` instead.
+    """Remove `node`, an Identity of `source`, in place; nodes that read its output read `source`.
 
-    Graph outputs are not changed.
+    Other Identities may lie between both. Graph outputs are not changed.
     """
     for read in _identity_output(node).reads:
         if read.node is not None:
@@ -374,10 +374,10 @@ def _bypass_identity(node: NodeView, source: TensorView) -> None:
 def _transfer_output_name(
     view: GraphView, node: NodeView, source: TensorView, reads: Sequence[TensorRead]
 ) -> None:
-    """Remove `node`, an Identity that computes a graph output.
+    """Remove `node`, an Identity of `source` that computes a graph output.
 
-    `source` takes over the output's name. In place. The node inputs in `reads` read that name
-    afterwards.
+    Other Identities may lie between both. `source` takes over the output's name, which the node
+    inputs in `reads` read afterwards. In place.
     """
     name = _identity_output(node).name
     view.rename(source, name)

@@ -117,7 +117,11 @@ class TensorKinds:
     invalid_reads: list[tuple[TensorRead, TensorView]] = field(default_factory=list)
 
     def resolve(self, tensor: TensorView) -> TensorView:
-        """Return the source of the invalid Dequant that computes `tensor`; else `tensor` itself."""
+        """Return the tensor that the invalid Dequant with the output `tensor` dequantizes.
+
+        Consecutive invalid Dequants are looked through. `tensor` itself if no invalid Dequant
+        computes it.
+        """
         return self.dequant_sources.get(tensor, tensor)
 
 
@@ -305,9 +309,12 @@ class KindAnalysis:
 
     @cached_property
     def kinds(self) -> TensorKinds:
-        """The kinds of all tensors if valid Dequants give reals, and the faults of Dequants.
+        """The kinds of all tensors if valid Dequants give reals, and all faults.
 
-        Computed once, node by node in topological order.
+        Faults are invalid Dequants, integers that a node or a graph output reads as reals without a
+        Dequant, and integer operators that do not get integers. The output of an invalid Dequant
+        has the kind of the tensor that it dequantizes. Computed once, node by node in topological
+        order.
         """
         kinds = TensorKinds()
         for tensor, kind in self.root_kinds.items():
@@ -360,8 +367,9 @@ class KindAnalysis:
     def _check_dequant(self, node: NodeView, kinds: TensorKinds) -> None:
         """Add the Dequant `node` to the valid or invalid ones of `kinds`, with its output's kind.
 
-        The output of a valid one is float; that of an invalid one has the kind of its source.
-        Without an input the kind is "missing". Nothing happens if another node computes the output.
+        The output of a valid one is float; that of an invalid one has the kind of the tensor that
+        it dequantizes. Without an input the kind is "missing". Nothing happens if another node
+        computes the output.
         """
         result = node.outputs[0] if node.outputs else None
         if result is None or result.producer is not node:
@@ -427,8 +435,9 @@ def _record_missing_dequants(
 ) -> None:
     """Record in `kinds` the inputs of `node` that must be real numbers but are integers.
 
-    `sources` are the node's inputs behind invalid Dequants; `passes_integers` says that the node
-    passes integers on, and so needs no real numbers.
+    `sources` are the node's inputs, where the output of an invalid Dequant is replaced by the
+    tensor that it dequantizes; `passes_integers` says that the node passes integers on, and so
+    needs no real numbers.
     """
     for index in _real_operands(node, passes_integers):
         source = sources[index] if index < len(sources) else None
@@ -471,8 +480,9 @@ def _float_output_kind(
 ) -> TensorKind:
     """Return the kind of output `index` of `node`, which is no integer operator.
 
-    Operators that move data pass on the kind of their inputs, others give indices or what the
-    branches return (If); the rest have the type of their ONNX schema.
+    Operators that pass integers on, always or on demand, have the kind of their inputs; the second
+    output of MaxPool and Dropout and the results of index operators are "other", those of an If
+    have the kind that its branches return, and all others the type of their ONNX schema.
     """
     if always_passes_integers(node):
         if index and node.proto.op_type in ("MaxPool", "Dropout"):

@@ -87,9 +87,10 @@ def _exp_q23(d: Any, fused: Any) -> Any:
 
 @register_inline
 def _newton_reciprocal(total: Any) -> Any:
-    """Approximate 2^31 / total for a positive int64 `total`, by two Newton steps.
+    """Approximate 2^46 / `total` for an int64 `total` from 1 to 2^31 - 1, by two Newton steps.
 
-    `total` is scaled to [1/2, 1) in Q23 first. Returns a positive int64.
+    This is the reciprocal in Q23 of `total` in Q23. The steps work on `total` scaled to [1/2, 1) in
+    Q23. Returns a positive int64.
     """
     bits = 0
     while total >> bits:

@@ -120,8 +120,9 @@ class ChipPart:
 class HostPart:
     """A part of float operators.
 
-    first : name of the first equal part, as for a chip part. source : its C. sources, targets :
-    inputs and outputs. float_operations : approximate number of float operations per call.
+    first : name of the first part that is equal except for tensor names, possibly this one.
+    source : its C source. sources, targets : tensors of the complete graph that it reads and
+    computes. float_operations : approximate number of float operations per call.
     """
 
     name: str
@@ -381,7 +382,7 @@ def _count_operations(model: onnx.ModelProto) -> int:
     """Return the approximate number of float operations of a call.
 
     A multiply-accumulate counts as two. Other nodes count as one per output element, or as none if
-    they only move data.
+    their output is a constant or only elements of their inputs (`DATA_MOVEMENT_OPS`).
     """
     operation_count = 0
     for node in ir.from_proto(model).graph:

@@ -185,9 +185,11 @@ def describe_program(program: BoardProgram) -> dict[str, Any]:
 
 
 def _describe_part(program: BoardProgram, part: ChipPart | HostPart) -> dict[str, Any]:
-    """Return the manifest's entry of one part: name, chip or host, ONNX file, inputs and outputs.
+    """Return the manifest's entry of one part.
 
-    A host part also has its C file, function and scratch bytes.
+    Its keys are name, chip (a bool: False for a host part), file (ONNX), and inputs and outputs,
+    lists of [tensor, dtype, shape]. A host part also has source (C file), function and scratch
+    (bytes).
     """
     entry: dict[str, Any] = {
         "name": part.name,

@@ -47,7 +47,10 @@ class BestEffortMethods:
     criterion = Criterion(mean_db=0.0, errors=0.0)
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" if the weights are fixed, a note if samples are too few, else None."""
+        """Return why no methods are selected, or None if the trial applies.
+
+        "" (no note) if another tool quantized the weights; a note if there are too few samples.
+        """
         planned = best.planned
         if planned.weights_fixed:  # weights quantized by another tool are not changed
             return ""

@@ -95,7 +95,10 @@ class SmallParts:
     criterion = Criterion(some_db=0.5, loss_db=0.5)
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" if the recipe measures no alternatives, or without real data; else None."""
+        """Return "" (no note) if no part is moved, or None if the trial applies.
+
+        It does not if the recipe measures no alternatives, or the data are synthetic.
+        """
         if not best.prepared.recipe.measures_alternatives or best.prepared.synthetic:
             return ""
         return None
@@ -132,7 +135,10 @@ class ReturningLayers:
     criterion = Criterion(loss_db=0.5)
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" if no layer was offloaded that the chip supports; else None."""
+        """Return None if the trial applies, else "" (no note).
+
+        It applies if a layer that the chip supports was offloaded.
+        """
         return None if self._find_returning(best) else ""
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:

@@ -116,9 +116,11 @@ class OtherCalibrator:
         self._requantize = requantize
 
     def find_obstacle(self, best: _HeldOutRun) -> str | None:
-        """Return "" if the user set the calibrator, the result is good, or samples are too few.
+        """Return "" (no note) if no other calibrator is tried, or None if the trial applies.
 
-        Good is an SQNR of at least `_MAX_SQNR_DB`, or more than 8 bits. Else None.
+        None is tried if the user set the calibrator, it is not "mse", the model has more than 8
+        bits or an SQNR of at least `_MAX_SQNR_DB`, or there are fewer than `_MIN_CHOICE_SAMPLES`
+        samples.
         """
         conf, policy = best.full.prepared.conf, best.full.planned.basis.policy
         if "calibrator" in conf.model_fields_set or policy is None or policy.calibrator != "mse":

@@ -65,9 +65,11 @@ class HostOffload:
     name = "ends"
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" for synthetic data, given scales and models of other tools; else None.
+        """Return why no offload is tried, or None if the trial applies.
 
-        If the recipe measures no alternatives, a note if there is a candidate to try.
+        "" (no note) for synthetic data, scales of a given plan, and models that another tool
+        quantized. If the recipe measures no alternatives, a note if there is an offload to try,
+        else "".
         """
         prepared = best.prepared
         if best.planned.basis.policy is None or prepared.read is not None or prepared.synthetic:
@@ -139,8 +141,10 @@ def _list_offloads(
 ) -> list[tuple[dict[str, str], float]]:
     """List the offloads to try in order, as ({node: reason}, minimum gain in dB).
 
-    `in_parts` is the result of `_runs_in_parts`. With recurrent states cells and gates are tried by
-    the setting `cells`; the gates and the cheap host nodes only if an output is poor.
+    These are the fronts and tails of `find_offload_candidates`, fewer with recurrent states unless
+    the model runs in parts (`in_parts`, see `_runs_in_parts`), then the cell updates if the setting
+    `cells` is "auto". If an output is poor, `_cheap_host_nodes` come first if `in_parts`, and the
+    gates last unless `cells` is "chip".
     """
     prepared, conf = best.prepared, best.prepared.conf
     graph, target = prepared.graph, prepared.target
@@ -470,7 +474,9 @@ def _nodes_feeding_layers(
 
 
 def _is_expectation_over_softmax(node: ir.Node) -> bool:
-    """Whether the only computed input of `node` is a Softmax output, possibly rearranged.
+    """Whether the only computed input of `node` is a Softmax output.
+
+    Reshape, Transpose and the like between them are looked through.
 
     Such a layer is a weighted sum with constant weights. Attention, which sums computed values, is
     not.

@@ -51,10 +51,10 @@ class RequantizedWeights:
         self._requantize = requantize
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return a note if no sample can be held out, "" if there is no choice, else None.
+        """Return why requantization is not tried, or None if the trial applies.
 
-        There is none if no imported scale was changed, the user set `requantize`, the data are
-        synthetic, or the model has no imported scales.
+        "" (no note) if no imported scale was changed, the user set `requantize`, the data are
+        synthetic, or the model has no imported scales; a note if no sample can be held out.
         """
         prepared = best.prepared
         if prepared.read is None or prepared.conf.requantize is not None or prepared.synthetic:

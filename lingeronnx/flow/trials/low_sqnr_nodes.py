@@ -123,7 +123,7 @@ def _compare_offloads(old: _Offload, new: _Offload) -> Gain:
 def find_low_sqnr_nodes(
     parts: Partition, tensor_sqnr_db: Mapping[str, float], threshold_db: float
 ) -> dict[str, str]:
-    """Find integer nodes with an SQNR below a threshold, and the data movements that feed them.
+    """Find integer nodes with an SQNR below a threshold, and nodes that only move data for them.
 
     Parameters
     ----------
@@ -177,9 +177,9 @@ def _is_layer(node: ir.Node) -> bool:
 
 
 def _add_data_movements(selected: dict[str, str], parts: Partition) -> None:
-    """Add the data movement nodes directly or indirectly upstream of `selected` nodes to it.
+    """Add nodes that only move data for a node of `selected`, {node: reason}, in place.
 
-    Only those connected through data movement alone; `selected` is {node: reason}.
+    They feed it directly, or through other such nodes; by `is_data_movement` of the lowering rule.
     """
     for node, op in reversed(parts.integer_nodes):
         consumers = {str(use.node.name) for value in node.outputs for use in value.uses()}

@@ -49,10 +49,11 @@ class FinerNoisyScales:
     criterion = Criterion(mean_db=MIN_GAIN_DB, errors=STEP_SIGNIFICANCE_Z)
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" unless scales may change, samples can decide, and an SQNR is low.
+        """Return None if the trial applies, else "" (no note).
 
-        Samples are real and at least `_MIN_SAMPLES`. The lowest SQNR of the outputs and of the
-        measured tensors must both be below `_MAX_SQNR_DB`.
+        It applies to scales of mode "q-value" and calibrator "mse", if the model is not fed its own
+        states, at least `_MIN_SAMPLES` samples can decide (`can_choose_by_samples`), and the lowest
+        SQNR of the outputs and of the measured tensors are both below `_MAX_SQNR_DB`.
         """
         prepared, fidelity = best.prepared, best.fidelity
         policy = best.planned.basis.policy

@@ -44,10 +44,11 @@ class FinerGranularity:
     criterion = Criterion(mean_db=1.0)
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" unless an output is far from float, samples can decide and scales may change.
+        """Return None if the trial applies, else "" (no note).
 
-        Scales may not change with overrides, imported scales or a given plan, or if no finer
-        setting is left (`_finer_settings`).
+        It applies if the SQNR of an output is below `_MAX_SQNR_DB`, samples can decide
+        (`has_decisive_samples`), a finer setting is left (`_finer_settings`), and there are no
+        overrides, imported scales or given plan.
         """
         prepared = best.prepared
         if not _finer_settings(prepared) or prepared.conf.overrides or prepared.read is not None:

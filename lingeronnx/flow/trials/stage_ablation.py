@@ -57,7 +57,11 @@ class StageAblation:
     criterion = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" if the stages were judged before, or samples cannot decide; else None."""
+        """Return "" (no note) if no stage is left out, or None if the trial applies.
+
+        It does not if the stages were judged before, or if samples cannot decide
+        (`has_decisive_samples`).
+        """
         return "" if best.has_judged_stages or not has_decisive_samples(best) else None
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:

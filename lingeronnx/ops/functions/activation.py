@@ -164,9 +164,9 @@ class Clip(Op):
         return True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Clip has no integer form: its bounds are computed at run time.
+        """Return why the Clip `node` has no integer form, or None if it has one.
 
-        None if not.
+        It has none if its bounds are computed at run time.
         """
         return "its bounds are computed at run time" if get_clip_bounds(node) is None else None
 

@@ -28,11 +28,11 @@ _MAX_SAMPLE_ELEMENTS = 1 << 23  # the elements of two samples can be numbered in
 
 
 def fold_channel_selection(model: ir.Model) -> PassResult:
-    """Convert data movements of `model` that select channels by way of the batch axis to a Gather.
+    """Convert node chains of `model` that select channels by way of the batch axis to a Gather.
 
-    In place. A chain of such movements between tensors with the plain batch on axis 0 becomes one
-    Gather of channels (and a Reshape) if it selects complete channels of a sample, else it is
-    skipped with a reason.
+    In place. A chain of nodes that reshape, transpose or select (`_MOVE_OPS`) between tensors with
+    the plain batch on axis 0 becomes one Gather of channels (and a Reshape) if it selects complete
+    channels of a sample, else it is skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -57,9 +57,10 @@ def _has_unfolded_batch(value: ir.Value | None) -> bool:
 
 
 def _collect_move_chain(end: ir.Node) -> list[ir.Node] | None:
-    """Return the data movement up to `end` that folds channels into the batch, or None.
+    """Return the chain of nodes up to `end` that folds channels into the batch, or None.
 
-    The chain starts and ends at tensors whose axis 0 is exactly the batch.
+    Its nodes are of `_MOVE_OPS`, with constant operands besides input 0. It starts and ends at
+    tensors whose axis 0 is exactly the batch.
     """
     if len(end.outputs) != 1 or not _has_unfolded_batch(end.outputs[0]):
         return None

@@ -56,6 +56,8 @@ def iter_file_items(
 ) -> Iterator[tuple[object, object]]:
     """Yield (feeds, labels) of an .npz or .npy file, of a large archive in chunks.
 
+    Labels are the array "labels" or else "label" of an archive; None without one and for .npy.
+
     Parameters
     ----------
     path
@@ -63,7 +65,7 @@ def iter_file_items(
     label
         Description of the data, for messages.
     names
-        Inputs of the model.
+        Inputs of the model, which are never labels.
     by_row
         Inputs with one sample after another on axis 0, if that holds for all inputs with samples;
         else empty.

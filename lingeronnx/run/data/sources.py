@@ -183,7 +183,8 @@ def _is_map_style_dataset(source: object) -> TypeGuard[_Dataset]:
 def _iter_dataset(dataset: _Dataset, names: Collection[str]) -> Iterator[Item]:
     """Yield the entries of a dataset as (feeds, labels) of one sample each, with a batch axis 0.
 
-    `names` are the inputs of the model, which are never labels.
+    Labels are the second of a pair, or the array "labels" or "label" of a dict unless it is in
+    `names`, the inputs of the model; else None.
     """
     for index in range(len(dataset)):
         yield _add_batch_axis(dataset[index], names)
@@ -241,7 +242,8 @@ def _iter_files(
 ) -> Iterator[Item]:
     """Yield (feeds, labels) of all files in order, of a large one in several items.
 
-    `names` are the model's inputs, `by_row` those with samples on axis 0.
+    Labels are the array "labels" or else "label" of an .npz archive, None without one. `names`, the
+    model's inputs, are never labels; `by_row` are those with samples on axis 0.
     """
     for file in files:
         yield from iter_file_items(file, label, names, by_row)
@@ -265,9 +267,11 @@ def resolve_source_path(source: object) -> object:
 def _separate_labels(
     arrays: Mapping[str, object], names: Collection[str]
 ) -> tuple[dict[str, np.ndarray], object]:
-    """Split arrays by name into (feeds, labels), and drop arrays that are not numeric.
+    """Split arrays by name into feeds and labels.
 
-    `names` are the inputs of the model, which are never labels. Labels are None if there are none.
+    Labels are the array "labels" or else "label", returned unchecked; None if there is neither.
+    `names`, the inputs of the model, are never labels. Feeds are all other arrays that are numeric,
+    whether in `names` or not.
     """
     labels_name = find_labels(arrays, names)
     feeds = {name: np.asarray(value) for name, value in arrays.items() if name != labels_name}

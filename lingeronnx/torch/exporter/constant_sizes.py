@@ -126,10 +126,12 @@ def _computes_with_shapes(node: ir.Node, shape_tensors: set[ir.Value]) -> bool:
 
 
 def _make_reshape_target(targets: Arrays, sources: Arrays) -> np.ndarray | None:
-    """Return a constant Reshape target that is equivalent to `targets` for the inputs `sources`.
+    """Return a constant target of a Reshape that has the same result in all runs, or None.
 
-    Both have an array for each run. Sizes equal in all runs stay, those copied from the input's
-    axis become 0, and one other becomes -1. None if that is impossible.
+    `targets` (values of its target, equally long) and `sources` (its data inputs, of which only
+    the shapes count) have an array per run. Sizes equal in all runs stay, those that are the data
+    input's size along the same axis become 0, and one other becomes -1. None if a size is 0 in all
+    runs, or if more than one would be -1.
     """
     constant = []
     for axis, first in enumerate(targets[0]):
@@ -147,7 +149,10 @@ def _make_reshape_target(targets: Arrays, sources: Arrays) -> np.ndarray | None:
 
 
 def _copies_size(axis: int, targets: Arrays, sources: Arrays) -> bool:
-    """Whether, in each run, ``target[axis]`` is the size of the Reshape's input along `axis`."""
+    """Whether, in each run, ``target[axis]`` is the size of the Reshape's data input along `axis`.
+
+    `targets` (values of the target) and `sources` (data inputs) have an array per run.
+    """
     return all(
         axis < source.ndim and source.shape[axis] == target[axis]
         for target, source in zip(targets, sources, strict=True)

@@ -354,7 +354,7 @@ def _map_shared_parameters(model: nn.Module) -> dict[str, str]:
 def _get_output_dims(
     names: Sequence[str], runs: Sequence[TorchRun], labels: Mapping[str, Mapping[int, str]]
 ) -> dict[str, list[int | str]]:
-    """Return the dimensions of the outputs.
+    """Return output name -> dimensions of the outputs `names`.
 
     A dimension is its name in `labels` if there is one; else a number if it is equal in all runs,
     else the name of the dynamic size that it equals in all runs, else a new name.

@@ -29,8 +29,9 @@ def load_model(text: str) -> tuple[nn.Module, Any]:
     Parameters
     ----------
     text
-        ``file.py:name`` or ``module:name``. The name refers to a Module, or to a class or function
-        without arguments that returns a Module or ``(Module, arguments)``.
+        ``file.py:name`` or ``module:name``. The name, an identifier without dots, refers to a
+        Module, or to a class or function without arguments that returns a Module or
+        ``(Module, arguments)``.
 
     Returns
     -------

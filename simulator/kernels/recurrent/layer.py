@@ -55,9 +55,9 @@ def matmul_rescale(x: Array, weight: Array, bias: Array, rescale: RescaleForm, o
 
 @register_inline
 def compute_gate_sums(x: Any, words: Any, plain: Any, out: Any) -> Any:
-    """Fill int32 out [R, O] with the gate sums of x [R, I]: products with weights, plus bias.
+    """Fill int32 out [R, O], the gate sums, with rescale(x [R, I] @ weight [I, O] + bias [O]).
 
-    Exactly one of `words` and `plain` is not None.
+    Exactly one of `words` and `plain`, which contain the weights, is not None.
 
     Parameters
     ----------
@@ -143,9 +143,10 @@ class GateSums:
 
 @jit
 def _compute_gate_sums(x: Array, weights: Any, out: Array) -> None:
-    """Fill int32 out [R, O] with the gate sums of integers x [R, I].
+    """Fill int32 out [R, O], in the format of the gates, with rescale(x [R, I] @ weight + bias).
 
-    `weights` are (words, plain): the record of a vector loop, or (weight, bias, form); one is None.
+    x are integers. `weights` are (words, plain), one of them None: the record of a vector loop,
+    whose words are changed, or (weight [I, O], bias [O], rescale form).
     """
     compute_gate_sums(x, weights[0], weights[1], out)
 
