@@ -350,7 +350,7 @@ class _EncodingsFile:
         that are not integers and scales of blocks are rejected: the entry is added with the reason.
         """
         dtype = self._get_text(entry, "output_dtype", name)
-        match = re.fullmatch(r"(u?)int(\d+)", dtype)
+        match = re.fullmatch(r"(u?)int(\d{1,4})", dtype)
         if match is None:
             return self._reject(name, f"its type is {dtype}, not an integer type")
         if "block_size" in entry or "per_block_int_scale" in entry:
@@ -521,15 +521,20 @@ class _EncodingsFile:
     def _check_number(self, name: str, field_name: str, value: object) -> float:
         """Return `value` as a float if it is a finite number, else raise ConfigError.
 
-        A bool is no number. `name` (tensor) and `field_name` are for the message.
+        A bool is no number, nor is an integer beyond the range of floats. `name` (tensor) and
+        `field_name` are for the message.
         """
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             self._raise_malformed(name, f"{field_name} {value!r}", "a finite number")
-        return float(value)
+        try:
+            number, shown = float(value), f"{value!r}"
+        except OverflowError:
+            number, shown = math.inf, f"of {len(str(abs(value)))} digits"
+        if not math.isfinite(number):
+            self._raise_malformed(
+                name, f"{field_name} {shown}", "a finite number below 1.8e308 in magnitude"
+            )
+        return number
 
     def _get_text(self, entry: object, key: str, location: str) -> str:
         """Return the string `key` of the JSON object `entry`.

@@ -336,6 +336,17 @@ DAMAGED = {
     },
     "an infinite scale": second(output_dtype="int8", y_scale=float("inf")),
     "a scale that is too small": second(output_dtype="int8", y_scale=1e-320),
+    "an integer scale beyond the float range": second(output_dtype="int8", y_scale=10**400),
+    "a zero point beyond the float range": second(
+        output_dtype="int8", y_scale=1.0, y_zero_point=-(10**400)
+    ),
+    "an offset beyond the float range": {
+        "version": "1.0.0",
+        "activation_encodings": [first("x", offset=10**400)],
+        "param_encodings": [],
+    },
+    "a quant_min beyond the float range": ppq(x=(0.1, {"quant_min": -(10**400)})),
+    "a type of thousands of digits": second(output_dtype="int" + "9" * 5000, y_scale=1.0),
     "fewer offsets": {
         "version": "1.0.0",
         "activation_encodings": [first("x", offset=0) | {"offset": []}],
@@ -372,6 +383,31 @@ def test_damage_is_told_in_one_line(tmp_path, name):
         lo.quantize(MODEL, FEED, plan=read_plan(path))
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("scale", "shown"),
+    [
+        pytest.param(10**400, "of 401 digits", id="large"),
+        pytest.param(-(10**400), "of 401 digits", id="negative"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_a_scale_that_is_no_finite_float_is_told_with_the_limit(tmp_path, scale, shown):
+    path = written(tmp_path, second(output_dtype="int8", y_scale=scale))
+    with pytest.raises(ConfigError) as caught:
+        read_plan(path)
+    assert str(caught.value) == (
+        f"the plan {path}, 'x': found scale {shown}; expected a finite number below 1.8e308 in "
+        "magnitude"
+    )
+
+
+def test_a_large_integer_within_the_float_range_is_read(tmp_path):
+    entry = {"output_dtype": "int8", "y_scale": 10**300}
+    (encoding,) = read_plan(written(tmp_path, second(**entry))).entries
+    assert encoding.qparams.scale == 1e-300
 
 
 @pytest.mark.sweep
