@@ -118,7 +118,7 @@ class OtherCalibrator:
     def find_obstacle(self, best: _HeldOutRun) -> str | None:
         """Return "" (no note) if no other calibrator is tried, or None if the trial applies.
 
-        None is tried if the user set the calibrator, it is not "mse", the model has more than 8
+        It does not apply if the user set the calibrator, it is not "mse", the model has more than 8
         bits or an SQNR of at least `_MAX_SQNR_DB`, or there are fewer than `_MIN_CHOICE_SAMPLES`
         samples.
         """

@@ -24,8 +24,8 @@ def unfold_linear_batch(model: ir.Model) -> PassResult:
     Layers are Linear functions and standard unary elementwise operators, which stay as they are. If
     the leading axes before a folding and after its restoring Reshape differ, the layers read [N, T,
     K], by another Reshape if necessary, and the restoring one remains. Needs traced shapes. In
-    place; one change per chain of layers between both. A folding Reshape with a consumer that
-    starts no such chain is also listed as skipped.
+    place; one change per chain of layers between a folding and a restoring Reshape. A folding
+    Reshape with a consumer that starts no such chain is also listed as skipped.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
