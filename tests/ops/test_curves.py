@@ -195,7 +195,7 @@ def test_sigmoid_of_a_prime_number_of_places_stays_on_venus_a():
         one("Sigmoid", shape=(131,)), samples((131,)), platform="venusA", effort="fast"
     )
     (node,) = found.report.float_nodes
-    assert "at most 128 long; here [N,131]" in node.why
+    assert "at most 128 elements; here [N,131]" in node.why
 
 
 def test_a_final_sigmoid_is_the_host_s():

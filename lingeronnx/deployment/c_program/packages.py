@@ -23,6 +23,7 @@ from ...escaping import escape_comment, join_shell, quote_shell
 
 __all__ = [
     "EXECUTOR_VERSION",
+    "PACKER_ENVIRONMENT",
     "PackedPart",
     "compute_arguments_crc",
     "format_pack_script",
@@ -74,6 +75,13 @@ def make_package(header: bytes, package: bytes) -> bytes:
     return body + bytes(-len(body) % 64)
 
 
+#: What pack.sh prints if the packer fails.
+PACKER_ENVIRONMENT = (
+    "tpacker failed. If it could not import a module: it needs a virtual environment of its own, "
+    "with onnx <= 1.18 (for onnx.mapping), numpy < 2 and sympy; that of lingeronnx has newer ones."
+)
+
+
 def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[PackedPart]) -> str:
     """Return the text of pack.sh, which packs `parts` in order and adds their headers.
 
@@ -90,6 +98,11 @@ def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[Pac
         "set -eu",
         'cd "$(dirname "$0")"',
         "",
+        "explain() {",
+        f'  echo "{PACKER_ENVIRONMENT}" >&2',
+        "  exit 1",
+        "}",
+        "",
         "finish() { # package file, 56 bytes in octal",
         "  {",
         '    printf "$2"',
@@ -104,7 +117,12 @@ def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[Pac
     for part in parts:
         octal = "".join(f"\\{byte:03o}" for byte in part.header)
         package, raw = quote_shell(part.package), quote_shell(f"{part.package}.raw")
-        lines += [part.command, f"mv {package} {raw}", f"finish {package} '{octal}'", ""]
+        lines += [
+            f"{part.command} || explain",
+            f"mv {package} {raw}",
+            f"finish {package} '{octal}'",
+            "",
+        ]
     if blob_file is not None and packages != [blob_file]:
         names = join_shell(packages)
         lines += [f"cat {names} > {quote_shell(blob_file)}", f"rm {names}"]

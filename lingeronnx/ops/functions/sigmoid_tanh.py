@@ -36,10 +36,8 @@ _MAX_ONES_EXPONENT = 6
 
 
 def check_glu_axis(node: ir.Node, target: Target) -> str | None:
-    """where GluInt stands in for a table, the last of two or three axes is at most
-    {target.sigmoid_limits.max_length}
-    long |
-    shorten it.
+    """where GluInt stands in for a table, the input has 2 or 3 axes, the last of at most
+    {target.sigmoid_limits.max_length} elements | reshape it, or shorten the last axis.
     """
     if target.can_run(TABLE.name) or target.sigmoid_limits is None:
         return None
