@@ -103,7 +103,8 @@ def missing(words):
     if "..." in words or "[OPTIONS]" in words or not words:
         return ""  # a pattern, or a name in running text
     try:
-        command.make_context(command.name, words)
+        parent = click.Context(main, **main.context_settings)  # click keeps its help options
+        command.make_context(command.name, words, parent=parent)
     except click.MissingParameter as error:
         return error.format_message()
     except (click.UsageError, click.exceptions.Exit):
