@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from . import commands, error_messages, model_table, python_calls, schema_files, target_pages
+from . import (
+    commands,
+    error_messages,
+    model_table,
+    pipeline,
+    python_calls,
+    schema_files,
+    target_pages,
+)
 
 __all__ = ["DOCS", "written"]
 
@@ -25,5 +33,6 @@ def written() -> dict[str, str]:
         "reference/commands.md": commands.page,
         "reference/python.md": python_calls.page,
         "reference/json.md": schema_files.page,
+        "explanation/architecture.md": pipeline.page,
     }
     return {path: make() for path, make in makers.items()} | target_pages.pages()
