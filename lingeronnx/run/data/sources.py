@@ -152,7 +152,7 @@ def open_items(
         )
     if hasattr(source, "get_next"):
         return ItemSource(
-            lambda: map(split, _iter_calibration_reader(source)),
+            lambda: _map_items(split, _iter_calibration_reader(source)),
             hasattr(source, "rewind"),
             label,
             True,
@@ -160,13 +160,15 @@ def open_items(
     if _is_map_style_dataset(source):
         return ItemSource(lambda: _iter_dataset(source, names), True, label)
     if callable(source) and not isinstance(source, Iterable):
-        return ItemSource(lambda: map(split, _check_iterable(source(), label)), True, label, True)
+        return ItemSource(
+            lambda: _map_items(split, _check_iterable(source(), label)), True, label, True
+        )
     if isinstance(source, Iterable):
         is_rereadable = not isinstance(source, Iterator)
         is_open_ended = not hasattr(source, "__len__")
         is_stable = isinstance(source, list | tuple | Pictures)
         return ItemSource(
-            lambda: map(split, source), is_rereadable, label, is_open_ended, is_stable
+            lambda: _map_items(split, source), is_rereadable, label, is_open_ended, is_stable
         )
     raise DataError(
         f"{label}: cannot read a {type(source).__name__}; pass a path, arrays or an iterable of "
@@ -214,7 +216,9 @@ def _open_path(
     if separator and module and name.isidentifier():
         function = import_function(module, name, label)
         split = partial(_split_item, names=names)
-        return ItemSource(lambda: map(split, _check_iterable(function(), label)), True, label, True)
+        return ItemSource(
+            lambda: _map_items(split, _check_iterable(function(), label)), True, label, True
+        )
     raise DataError(
         f"{label}: cannot interpret '{text}'; expected an .npz or .npy file, a folder, or "
         "module:function"
@@ -262,6 +266,16 @@ def resolve_source_path(source: object) -> object:
     if separator and module.endswith(".py") and name.isidentifier():
         return f"{os.path.abspath(module)}:{name}"
     return os.path.abspath(text) if Path(text).exists() else source
+
+
+def _map_items(convert: Callable[[object], Item], items: Iterable[object]) -> Iterator[Item]:
+    """Yield `convert(item)` for each item.
+
+    Unlike with `map`, a StopIteration that `convert` raises is an error (RuntimeError),
+    and does not end the data.
+    """
+    for item in items:
+        yield convert(item)
 
 
 def _separate_labels(
