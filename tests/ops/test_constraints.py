@@ -260,6 +260,10 @@ def build_cases():
             [conv(["N", 4, 20], [4, 4, 3])],
             [(conv(["N", 4, 20], [4, 1, 3], strides=[3], group=4), "4 groups")],
         ),
+        ("Conv1dInt", "depthwise_1d"): (
+            [conv(["N", 4, 20], [4, 4, 3]), conv(["N", 4, 20], [4, 2, 3], group=2)],
+            [(conv(["N", 4, 20], [4, 1, 3], strides=[3], group=4), "4 groups of one output")],
+        ),
         ("Conv1dInt", "depthwise_multiplier"): (
             [conv(["N", 4, 20], [4, 1, 3], group=4)],
             [(conv(["N", 4, 20], [8, 1, 3], group=4), "4 inputs, 8 outputs")],

@@ -200,7 +200,7 @@ def test_states_as_outputs():
 @pytest.mark.parametrize(
     "row, arguments",
     (
-        ("venus", "-p venus -d False -m layer_y1_y_even:psram"),
+        ("venus", "-p venus -d False --dma_prefetch False"),
         ("venusA", "-p venusa -d False --dma_prefetch False -m t4_q:psram"),
     ),
 )
