@@ -315,6 +315,7 @@ def test_what_is_not_measured():
         "overruns._get_possible_linear_bytes",
         "placement_checks._check_add_shift",
         "placement_checks._check_add_psram_result",
+        "placement_checks._check_large_transpose",
         "placement_checks._check_squeeze_move",
         "placement_checks._check_lstm_common_placement",
         "placement_checks._check_softmax_placement",

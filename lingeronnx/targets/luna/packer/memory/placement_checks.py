@@ -213,6 +213,27 @@ def _check_transpose_to_psram(
         yield make_wrong_result_finding(step, rule, "shared memory", f"-m {step.inputs[0]}:psram")
 
 
+@unmeasured(
+    "a Transpose of more than 65536 bytes is wrong with a tensor in psram: none was right, and "
+    "smaller ones were"
+)
+def _check_large_transpose(
+    plan: PlannedGraph, step: PackerStep, node: PlacedStep
+) -> Iterator[VerdictFinding]:
+    """Yield a finding of level "right" if a large Transpose reads or writes PSRAM.
+
+    Large means more than `MAX_COPY_BYTES` of input.
+    """
+    uses_psram = node.is_input_in_psram() or node.is_output_in_psram
+    if node.x.size_bytes > MAX_COPY_BYTES and uses_psram:
+        yield make_wrong_result_finding(
+            step,
+            "input and output of a Transpose of more than 65536 bytes must be in shared memory",
+            f"{node.x.size_bytes} bytes",
+            "leave them in shared memory",
+        )
+
+
 def _check_last_axes_transpose(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
@@ -562,7 +583,7 @@ PLACEMENT_RULES: Mapping[str, Mapping[str, tuple[PlacementRule, ...]]] = Mapping
             LSTM.name: (_check_lstm_layout,),
             PAD.name: (_check_first_pad,),
             SUB.name: (_check_sub_placement,),
-            "Transpose": (_check_transpose_to_psram,),
+            "Transpose": (_check_transpose_to_psram, _check_large_transpose),
         },
         "venus": {
             CONV2D.name: (_check_large_conv,),
