@@ -14,20 +14,20 @@ _R = TypeVar("_R")
 _Class = TypeVar("_Class", bound=type[Any])
 
 
-def warn_deprecated(old: str, new: str, gone: str) -> None:
-    """Issue a DeprecationWarning that `old` is now `new` and that version `gone` removes it.
+def warn_deprecated(old: str, new: str, removed_in: str) -> None:
+    """Issue a DeprecationWarning that `old` is now `new` and that version `removed_in` removes it.
 
     It is attributed to the code that called the caller of this function.
     """
     warnings.warn(
-        f"{old} is deprecated and will be removed in {gone}; use {new}",
+        f"{old} is deprecated and will be removed in {removed_in}; use {new}",
         DeprecationWarning,
         stacklevel=3,
     )
 
 
 def accept_old_parameters(
-    gone: str, **new_names: str
+    removed_in: str, **new_names: str
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorate a public function so that it also accepts former names of its parameters.
 
@@ -35,7 +35,7 @@ def accept_old_parameters(
 
     Parameters
     ----------
-    gone
+    removed_in
         Version that removes the former names.
     **new_names
         Former name -> current name of each parameter.
@@ -60,7 +60,7 @@ def accept_old_parameters(
                     raise TypeError(
                         f"{function.__name__}() got both '{new}' and its former name '{old}'"
                     )
-                warn_deprecated(f"parameter {old} of {function.__name__}", new, gone)
+                warn_deprecated(f"parameter {old} of {function.__name__}", new, removed_in)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 
@@ -69,7 +69,7 @@ def accept_old_parameters(
     return decorate
 
 
-def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
+def keep_old_members(removed_in: str, **new_names: str) -> Callable[[_Class], _Class]:
     """Decorate a public class so that its members are also available by their former names.
 
     Reading a former name of a field, property or method warns. If the class is a dataclass, its
@@ -77,7 +77,7 @@ def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
 
     Parameters
     ----------
-    gone
+    removed_in
         Version that removes the former names.
     **new_names
         Former name -> current name of each member.
@@ -92,10 +92,10 @@ def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
         old_fields = {old: new for old, new in new_names.items() if new in fields}
         if old_fields:
             type.__setattr__(
-                cls, "__init__", accept_old_parameters(gone, **old_fields)(cls.__init__)
+                cls, "__init__", accept_old_parameters(removed_in, **old_fields)(cls.__init__)
             )
         for old, new in new_names.items():
-            type.__setattr__(cls, old, _OldMember(f"{cls.__name__}.{old}", new, gone))
+            type.__setattr__(cls, old, _OldMember(f"{cls.__name__}.{old}", new, removed_in))
         return cls
 
     return decorate
@@ -104,9 +104,9 @@ def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
 class _OldMember:
     """Descriptor that warns and reads the member `new` of the object or class."""
 
-    def __init__(self, old: str, new: str, gone: str) -> None:
+    def __init__(self, old: str, new: str, removed_in: str) -> None:
         """Store the former name ("Class.member"), the new name, and the version of removal."""
-        self._old, self._new, self._gone = old, new, gone
+        self._old, self._new, self._gone = old, new, removed_in
 
     def __get__(self, instance: object | None, owner: type[Any]) -> Any:  # noqa: ANN401 - any member
         """Warn that the former member is deprecated, and return the new one.

@@ -24,7 +24,7 @@ from . import ir, operators
 
 __all__ = [
     "BATCH_AXES_KEY",
-    "find_dynamic_axis",
+    "guess_batch_axis",
     "infer_batch_axes",
     "set_batch_axes",
     "store_inferred_batch_axes",
@@ -231,7 +231,7 @@ def store_inferred_batch_axes(model: ir.Model) -> None:
         model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
 
 
-def find_dynamic_axis(value: ir.Value) -> int:
+def guess_batch_axis(value: ir.Value) -> int:
     """Return the only axis of unknown size of a float32 tensor, which is its batch axis.
 
     Returns 0 if no axis or several have an unknown size, or the tensor is not float32.

@@ -83,7 +83,7 @@ class _RecurrentOpRun(Integer):
     #: Order of the gates in `step`.
     gate_order: str
 
-    def target_gate_order(self, arithmetic: Arithmetic) -> str:
+    def get_target_gate_order(self, arithmetic: Arithmetic) -> str:
         """Return the order of the gates in the target's weights, such as "ifgo".
 
         Subclasses define it.
@@ -98,7 +98,7 @@ class _RecurrentOpRun(Integer):
         defines them.
         """
         x, *optional_inputs = inputs[:-4]
-        gate_order = self.target_gate_order(arithmetic)
+        gate_order = self.get_target_gate_order(arithmetic)
         weights = [self.reorder_gates(array.astype(np.int64), gate_order) for array in inputs[-4:]]
         lengths, *initial_states = [*optional_inputs, None, None, None][:3]
         is_time_first = self.is_time_first(a, x)
@@ -209,7 +209,7 @@ class Lstm(_RecurrentOpRun):
     gate_order = "ifgo"
     names: tuple[str, ...] = ("LSTMInt", "QLSTM", "LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
 
-    def target_gate_order(self, arithmetic: Arithmetic) -> str:
+    def get_target_gate_order(self, arithmetic: Arithmetic) -> str:
         """Return the order of the LSTM's gates in the target's weights, a permutation of "ifgo"."""
         return expect_arithmetic(arithmetic, LstmArithmetic).gates
 
@@ -322,7 +322,7 @@ class Gru(_RecurrentOpRun):
     gate_order = "rzn"
     names: tuple[str, ...] = ("GRUInt", "QGRU", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
 
-    def target_gate_order(self, arithmetic: Arithmetic) -> str:
+    def get_target_gate_order(self, arithmetic: Arithmetic) -> str:
         """Return the order of the GRU's gates in the target's weights, a permutation of "rzn"."""
         return expect_arithmetic(arithmetic, GruArithmetic).gates
 

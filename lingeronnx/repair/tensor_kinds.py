@@ -322,7 +322,7 @@ class KindAnalysis:
                 kinds.kind_of[tensor] = kind
         for node in self.view.order:
             if is_dequant(node):
-                self._check_dequant(node, kinds)
+                self._classify_dequant(node, kinds)
             else:
                 self._check_node(node, kinds)
         for scope in self.view.scopes:
@@ -364,7 +364,7 @@ class KindAnalysis:
             return True
         return any(same_scale(scale, kind.scale) for scale in demand.dequant_scales)
 
-    def _check_dequant(self, node: NodeView, kinds: TensorKinds) -> None:
+    def _classify_dequant(self, node: NodeView, kinds: TensorKinds) -> None:
         """Add the Dequant `node` to the valid or invalid ones of `kinds`, with its output's kind.
 
         The output of a valid one is float; that of an invalid one has the kind of the tensor that

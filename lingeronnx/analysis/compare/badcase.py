@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, DataError, suggest_nearest
-from ...graph.batch_axes import find_dynamic_axis
+from ...graph.batch_axes import guess_batch_axis
 from ...run.data import Data, InputSpec, Progress, load_function
 from ...run.dump import write_npz
 from ...run.metrics import call_user_function
@@ -198,7 +198,7 @@ def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
         raise ConfigError("the baseline is a dump, which cannot be run: pass a model")
     outputs = {str(v.name): v for v in base.graph.graph.outputs}
     name = resolve_output(output, outputs)
-    return name, find_dynamic_axis(outputs[name])
+    return name, guess_batch_axis(outputs[name])
 
 
 def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Measure, str | None]:

@@ -286,14 +286,14 @@ def build_roundable_model(
     weights = {str(node.name): _rounded_constants(planned, node, op) for node, op in nodes}
     content = ir.to_bytes(planned.graph)
     fine = {
-        name: _widened_activation_qparams(planned, name, plan.tensors[name], FINE_BITS)
+        name: _widen_activation_qparams(planned, name, plan.tensors[name], FINE_BITS)
         for name in planned.partition.activations
     }
     if max_bits <= 8:
         kernels = build_integer_operators(planned, tensors, fine, {})
         return RoundableModel(content, tuple(outputs), tensors, weights, kernels=kernels)
     wide_tensors = {
-        name: _widened_activation_qparams(planned, name, q, max_bits) for name, q in tensors.items()
+        name: _widen_activation_qparams(planned, name, q, max_bits) for name, q in tensors.items()
     }
     wide_weights = {}
     wide_qparams = dict(fine)
@@ -306,7 +306,7 @@ def build_roundable_model(
     )
 
 
-def _widened_activation_qparams(
+def _widen_activation_qparams(
     planned: PlannedModel, name: str, qparams: Affine, bits: int
 ) -> Affine:
     """Return parameters of the activation `name` with `bits` bits that cover its observed range.

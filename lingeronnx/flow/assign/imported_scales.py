@@ -42,7 +42,7 @@ __all__ = [
     "candidate_weight_qparams",
     "format_model_import",
     "format_names",
-    "import_activation_qparams",
+    "convert_imported_activation_qparams",
     "import_weight_qparams",
     "iter_quantized_weights",
     "measure_weight_conversion",
@@ -126,7 +126,7 @@ class ImportedQParams:
         }
 
 
-def import_activation_qparams(
+def convert_imported_activation_qparams(
     imported: ImportedQuantization,
     shared_groups: Sequence[SharedScaleGroup],
     target: Target,

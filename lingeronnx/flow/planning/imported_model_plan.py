@@ -15,8 +15,8 @@ from ...run.data import Progress
 from ...targets import Target
 from ..assign.imported_scales import (
     ImportedQParams,
+    convert_imported_activation_qparams,
     format_model_import,
-    import_activation_qparams,
     import_weight_qparams,
     measure_weight_conversion,
 )
@@ -161,7 +161,7 @@ def _convert_scales(
     """
     target, conf = prepared.target, prepared.conf
     real_stats = {} if prepared.synthetic else stats
-    activations, conversions = import_activation_qparams(
+    activations, conversions = convert_imported_activation_qparams(
         imported, shared, target, conf, real_stats, range_factors
     )
     weights, grids = import_weight_qparams(imported, partition, target, conf)

@@ -193,7 +193,7 @@ def _check_known_sizes(specs: Iterable[InputSpec]) -> None:
     """Raise ConfigError if a dimension of `specs` other than the number of samples is unknown."""
     unknown = [spec for spec in specs if spec.shape is None or _has_open_sizes(spec)]
     if unknown:
-        raise _unknown_size_error(unknown)
+        raise _make_unknown_shape_error(unknown)
 
 
 def _has_open_sizes(spec: InputSpec) -> bool:
@@ -201,7 +201,7 @@ def _has_open_sizes(spec: InputSpec) -> bool:
     return any(size is None for axis, size in enumerate(spec.shape or ()) if axis != spec.axis)
 
 
-def _unknown_size_error(unknown: Sequence[InputSpec]) -> ConfigError:
+def _make_unknown_shape_error(unknown: Sequence[InputSpec]) -> ConfigError:
     """Return the ConfigError for inputs with unknown dimensions.
 
     Its message has options to fill in if their ranks are known.

@@ -227,7 +227,7 @@ def find_gates(
         "float"
     )
     for node in reversed(list(model.graph)):
-        feeds_gates = _feeds_only(node, gates) and _is_elementwise(node, target)
+        feeds_gates = _feeds_only(node, gates) and _is_elementwise_or_data_movement(node, target)
         if feeds_gates or (masks and _multiplies_by_gate(node)):
             gates.setdefault(str(node.name), reason)
     return gates
@@ -241,7 +241,7 @@ def _feeds_only(node: ir.Node, names: Collection[str]) -> bool:
     return bool(consumers) and all(str(consumer.name) in names for consumer in consumers)
 
 
-def _is_elementwise(node: ir.Node, target: Target) -> bool:
+def _is_elementwise_or_data_movement(node: ir.Node, target: Target) -> bool:
     """Whether `node` has no MACs and is an activation, a binary function or data movement.
 
     A BatchNormalization counts: a sum or product with a constant becomes one.

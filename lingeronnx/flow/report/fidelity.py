@@ -171,7 +171,7 @@ def measure_fidelity(
     else:
         doubts = outputs.doubts(_count_samples(prepared, feeds), "sample")
     return Fidelity(
-        outputs=outputs.figures,
+        outputs=outputs.metrics_by_output,
         measured_on=measured_on,
         warnings=warnings,
         doubts=doubts,
@@ -233,7 +233,7 @@ class _OutputComparison:
                 self._part_agreements[name].add(expected[name], actual[name])
 
     @property
-    def figures(self) -> dict[str, dict[str, float]]:
+    def metrics_by_output(self) -> dict[str, dict[str, float]]:
         """Cosine and SQNR of each output."""
         return {
             name: {"cosine": agreement.cosine, "sqnr": agreement.sqnr}

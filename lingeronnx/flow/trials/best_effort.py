@@ -188,9 +188,11 @@ _Method = Callable[
 def _make_output_bits_trial(
     widen: Callable[[PlannedModel], PlannedModel | None],
 ) -> _Method:
-    """Return a method that applies `widen` unless the model would then no longer be chip-ready.
+    """Return a method that cross-validates the best plan with outputs widened by `widen`.
 
-    `widen` returns the plan with wider outputs, or None if it does not apply.
+    `widen` returns the plan with wider outputs, or None if it does not apply. The method returns
+    the evaluated plan, which its caller keeps or not; None if `widen` does not apply, or if a
+    chip-ready model would no longer be so.
     """
 
     def method(

@@ -156,19 +156,19 @@ class _HeldOutComparison:
         new_errors, _ = _measure_errors(requantized, runner, self._feeds, measured)
         self.description = (
             f"measured on {_count_samples(imported, self._feeds)} held-out samples: "
-            f"{_mean_sqnr_db(old_errors, power):.1f} dB with the imported scales, "
-            f"{_mean_sqnr_db(new_errors, power):.1f} dB with requantized weights"
+            f"{_compute_mean_sqnr_db(old_errors, power):.1f} dB with the imported scales, "
+            f"{_compute_mean_sqnr_db(new_errors, power):.1f} dB with requantized weights"
         )
         return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
 
 
-def _mean_sqnr_db(errors: np.ndarray, power: np.ndarray) -> float:
+def _compute_mean_sqnr_db(squared_errors: np.ndarray, power: np.ndarray) -> float:
     """Return the mean SQNR in dB from squared errors [tensors, n] and tensor power [tensors].
 
     Errors count as at least `_EPSILON` of the power; a tensor without power counts as 0 dB.
     """
     floor = _EPSILON * power + np.finfo(float).tiny
-    noise = np.maximum(errors.sum(axis=1), floor)
+    noise = np.maximum(squared_errors.sum(axis=1), floor)
     levels = [ratio_db(p, e) if p else 0.0 for p, e in zip(power, noise, strict=True)]
     return float(np.mean(levels))
 

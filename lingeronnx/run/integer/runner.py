@@ -17,7 +17,7 @@ from simulator.kernel import SimulatorError, TensorSpec
 from ...errors import ConfigError, DataError, ModelError
 from ...formats import QUANT
 from ...graph import ir
-from ...graph.batch_axes import find_dynamic_axis
+from ...graph.batch_axes import guess_batch_axis
 from ...plan import Affine
 from ...targets import DEFAULT, Target, get_target
 from ...targets.arithmetic import QuantArithmetic
@@ -360,7 +360,7 @@ def _find_batch_axes(model: ir.Model, specs: Sequence[InputSpec]) -> dict[str, i
     """
     batch_axes = {}
     for value in ir.iter_values(model):
-        if axis := find_dynamic_axis(value):
+        if axis := guess_batch_axis(value):
             batch_axes[str(value.name)] = axis
     batch_axes.update({spec.name: spec.axis or 0 for spec in specs})
     return batch_axes

@@ -14,7 +14,7 @@ import onnx
 
 from ...errors import ModelError
 from ...graph import ir
-from ...graph.batch_axes import find_dynamic_axis, infer_batch_axes
+from ...graph.batch_axes import guess_batch_axis, infer_batch_axes
 from ...plan import Affine
 from ..data import InputSpec
 from .model_stages import ModelStage, group_tensors_by_size, split_into_stages
@@ -185,7 +185,7 @@ class FloatRunner:
         """
         axes = {}
         for value in ir.iter_values(self._model):
-            axes[str(value.name)] = find_dynamic_axis(value) if self._has_known_shapes else 0
+            axes[str(value.name)] = guess_batch_axis(value) if self._has_known_shapes else 0
         for name, spec in self._single_sample_specs.items():
             axes[name] = spec.axis or 0
         return axes

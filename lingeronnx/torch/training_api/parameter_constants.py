@@ -36,7 +36,7 @@ __all__ = [
     "PlannedConstants",
     "fold_norms",
     "number_elements",
-    "with_parameter_values",
+    "copy_with_parameters",
 ]
 
 #: Limit of elements: integers up to twice this number are exact in float32.
@@ -174,7 +174,7 @@ def _is_standard_linear(layer: ir.Node) -> bool:
     return ir.get_attr(layer, "transB", 0) == 1 and not ir.get_attr(layer, "transA", 0)
 
 
-def with_parameter_values(graph: ir.Model, arrays: Mapping[str, np.ndarray]) -> ir.Model:
+def copy_with_parameters(graph: ir.Model, arrays: Mapping[str, np.ndarray]) -> ir.Model:
     """Return a copy of an exported graph with initializers set to `arrays`, by state_dict name.
 
     Names that the graph lacks are ignored.

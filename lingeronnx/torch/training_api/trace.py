@@ -42,9 +42,9 @@ from .parameter_constants import (
     ConstantOrigins,
     NetParameters,
     PlannedConstants,
+    copy_with_parameters,
     fold_norms,
     number_elements,
-    with_parameter_values,
 )
 
 __all__ = ["Settings", "Traced", "export_with_folded_norms", "get_layer_bits", "trace_net"]
@@ -281,7 +281,7 @@ def trace_net(
     data = feeds if settings.calib is None else settings.calib
     config = _make_config(settings, {})
     numbered_graphs = _prepare_numbered_graphs(exported.graph, arrays, feeds, config)
-    graph = with_parameter_values(exported.graph, arrays)
+    graph = copy_with_parameters(exported.graph, arrays)
     prepared = prepare_model(graph, data, None, config, hold_out=False)
     constants = ConstantOrigins(prepared.graph, numbered_graphs, arrays)
     layers = _ChosenLayers(prepared, constants, parameters, exported.scopes, settings)
@@ -346,7 +346,7 @@ def _prepare_numbered_graphs(
     total = sum(array.size for array in arrays.values())
     first, second = (
         prepare_model(
-            with_parameter_values(graph, number_elements(arrays, offset)),
+            copy_with_parameters(graph, number_elements(arrays, offset)),
             feeds,
             None,
             config,
