@@ -29,11 +29,15 @@ def test_guides_are_short():
     assert [p for p, n in guides.items() if n > LONGER.get(p, MAX_GUIDE_WORDS)] == []
 
 
+#: Pages written by hand that have a generated section.
+PARTLY_GENERATED = {"explanation/architecture.md"}
+
+
 def test_each_page_has_a_kind():
     pages = read_checkout()
     kinds = {path: classify_page(path, text) for path, text in pages.items()}
     assert [path for path, kind in kinds.items() if kind == "other pages"] == ["docs/index.md"]
-    for path in written():
+    for path in written().keys() - PARTLY_GENERATED:
         assert kinds[f"docs/{path}"] == GENERATED
 
 
