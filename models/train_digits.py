@@ -6,7 +6,7 @@ tensor read by two nodes), global average pooling and a linear layer. Batch norm
 unfolded in the file: folding it is the quantizer's work.
 
 Reads scikit-learn's handwritten digits (1797 grey images of 8x8 pixels, 0..16) and writes, into
-``--out`` or beside this file, where links lead to the package's ``lingeronnx/demo/``:
+``--out`` or beside this file, where links lead to the package's ``lingeronnx/cli/demo_model/``:
 
 - ``digits_cnn.onnx``: opset 13, ``input`` float32 [N, 1, 8, 8] = pixels / 16 in [0, 1], ``logits`` float32 [N, 10];
 - ``digits_calib.npz``: 100 images the training never saw, for calibration;

@@ -127,7 +127,7 @@ def _write_bug_archive(argv: list[str], trace: str) -> str:
     Returns a line with its path for the user, or "" if that failed for any reason.
     """
     with contextlib.suppress(Exception):  # must not hide the bug itself
-        from ..support.bug_report import write_bug_report
+        from .support.bug_report import write_bug_report
 
         path = write_bug_report(argv, trace)
         if path is not None:

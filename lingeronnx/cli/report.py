@@ -34,9 +34,9 @@ from .show import (
 )
 
 if TYPE_CHECKING:
-    from ..demo import Demo
     from ..flow import WrittenFiles
     from ..flow.report import Report
+    from .demo_model import Demo
     from .rich_console import EscapingConsole
 
 __all__ = ["show_demo", "show_report"]

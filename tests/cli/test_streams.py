@@ -15,7 +15,7 @@ import pytest
 import lingeronnx
 from lingeronnx import cli
 
-DEMO = Path(lingeronnx.__file__).parent / "demo"
+DEMO = Path(lingeronnx.__file__).parent / "cli" / "demo_model"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def checkout(tmp_path, monkeypatch):
     """Return a folder that has the package's files where a checkout has them."""
     (tmp_path / "lingeronnx").symlink_to(Path(lo.__file__).parent, target_is_directory=True)
     for name in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"):
-        (tmp_path / name).symlink_to(Path(lo.__file__).parent / "demo" / name)
+        (tmp_path / name).symlink_to(Path(lo.__file__).parent / "cli" / "demo_model" / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -212,7 +212,7 @@ def test_fine_tuning_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"model.onnx": "digits_cnn.onnx", "calib.npz": "digits_calib.npz"}
     for name, source in (names | {"held.npz": "digits_test.npz"}).items():
-        (tmp_path / name).symlink_to(Path(lo.__file__).parent / "demo" / source)
+        (tmp_path / name).symlink_to(Path(lo.__file__).parent / "cli" / "demo_model" / source)
     text = (DOCS / "tutorials" / "fine-tuning.md").read_text(encoding="utf-8")
     (code,) = [code for language, code in blocks(text) if language == "python"]
     (tmp_path / "pictures.py").write_text(code, encoding="utf-8")

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from docs.pages.error_messages import AREAS, GROUPS, Message, Module, messages, page
 from lingeronnx.cli import main
-from lingeronnx.demo import __file__ as demo
+from lingeronnx.cli.demo_model import __file__ as demo
 
 SOURCE = """
 def raises(name, given):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lingeronnx.cli import main
-from lingeronnx.demo import __file__ as demo
+from lingeronnx.cli.demo_model import __file__ as demo
 from tests.each import check_each
 
 ROOT = Path(__file__).parents[2]

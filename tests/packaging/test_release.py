@@ -15,7 +15,7 @@ import yaml
 
 import lingeronnx
 from benchmarks import container_steps, lowest_versions, package_install
-from lingeronnx import demo
+from lingeronnx.cli import demo_model as demo
 from tests.packaging.test_wheel import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]

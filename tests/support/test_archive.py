@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from lingeronnx import api
-from lingeronnx.support.bug_report import write_bug_report
+from lingeronnx.cli.support.bug_report import write_bug_report
 from tests.cli.conftest import here  # noqa: F401 - a fixture
 from tests.cli.helpers import CALIB, DIGITS
 
@@ -78,7 +78,7 @@ def test_a_failing_archive_does_not_hide_the_bug(here, monkeypatch):  # noqa: F8
         raise RuntimeError("oops")
 
     monkeypatch.setattr(api, "quantize", fall)
-    monkeypatch.setattr("lingeronnx.support.bug_report.write_bug_report", fall)
+    monkeypatch.setattr("lingeronnx.cli.support.bug_report.write_bug_report", fall)
     result = here("quantize", "tiny.onnx", "--calib", "calib.npz")
     assert result.exit_code == 70
     assert "this is a bug in lingeronnx" in result.stderr

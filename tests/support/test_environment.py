@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from lingeronnx.support import environment as module
-from lingeronnx.support.environment import Requirement, inspect_environment
+from lingeronnx.cli.support import environment as module
+from lingeronnx.cli.support.environment import Requirement, inspect_environment
 from simulator import _disk_cache
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from lingeronnx.cli.support import self_test
 from lingeronnx.reference import reference_ops
-from lingeronnx.support import self_test
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.support.bug_report import strip_weights
+from lingeronnx.cli.support.bug_report import strip_weights
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 17], doc_string: "secret",

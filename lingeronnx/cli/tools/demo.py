@@ -24,7 +24,7 @@ def demo(as_json: bool) -> None:
     current folder.
     """
     with progress_bar() as progress:
-        from ...demo import demo as run
+        from ..demo_model import demo as run
 
         result = run(progress=progress)
     report = result.result.report.with_accuracy(result.evaluation)

@@ -10,7 +10,7 @@ from .._shared import format_examples, json_option, print_json
 from ..terminal import console_for, progress_bar
 
 if TYPE_CHECKING:
-    from ...support.environment import Environment
+    from ..support.environment import Environment
 
 __all__ = ["doctor"]
 
@@ -30,8 +30,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     is found.
     """
     with progress_bar() as progress:
-        from ...support.environment import inspect_environment
-        from ...support.self_test import run_self_test
+        from ..support.environment import inspect_environment
+        from ..support.self_test import run_self_test
 
         environment = inspect_environment()
         self_test = None if environment.instructions == "none" else run_self_test(progress)

@@ -22,7 +22,7 @@ def warmup(as_json: bool) -> None:
     The cache is below LINGERONNX_CACHE_DIR, else the user's cache folder.
     """
     with progress_bar() as progress:
-        from ...support.warmup import compile_kernels as run
+        from ..support.warmup import compile_kernels as run
 
         seconds, cache = run(progress)
     where = f"cached in {cache}" if cache else "no cache folder can be written, so nothing is kept"

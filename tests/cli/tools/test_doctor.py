@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingeronnx.support import self_test
+from lingeronnx.cli.support import self_test
 from tests.cli.helpers import CommandFolder
 
 SOUND = self_test.SelfTestResult(nets=1, tensors=2, integers=30, differences=())

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import lingeronnx as lo
-from lingeronnx.support.warmup import make_random_model
+from lingeronnx.cli.support.warmup import make_random_model
 from tests.cli.helpers import CommandFolder
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..files import resolve_path
+from ...files import resolve_path
 
 __all__ = ["Environment", "Requirement", "inspect_environment"]
 
@@ -162,11 +162,11 @@ def inspect_environment() -> Environment:
             "LLVM does not recognize the features of this processor, so that the simulator uses "
             "slow generic instructions"
         )
-    from .. import __version__
+    from ... import __version__
 
     return Environment(
         version=__version__,
-        folder=str(Path(__file__).resolve().parents[1]),
+        folder=str(Path(__file__).resolve().parents[2]),
         python=f"{platform.python_version()} ({sys.executable})",
         system=platform.platform(),
         processor=_processor_name(),

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .. import api
-from ..graph import ir
-from ..targets import DEFAULT, GENERIC
+from ... import api
+from ...graph import ir
+from ...targets import DEFAULT, GENERIC
 
 __all__ = ["compile_kernels", "make_random_model"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import api
-from ..graph import ir
-from ..reference import reference_ops
-from ..targets import DEFAULT, GENERIC, Target
+from ... import api
+from ...graph import ir
+from ...reference import reference_ops
+from ...targets import DEFAULT, GENERIC, Target
 from .warmup import make_random_model
 
 __all__ = ["KernelDifference", "SelfTestResult", "run_self_test"]

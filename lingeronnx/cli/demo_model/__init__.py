@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import api
-from ..files import created_folder
-from ..targets import DEFAULT
+from ... import api
+from ...files import created_folder
+from ...targets import DEFAULT
 
 __all__ = ["Demo", "demo"]
 
