@@ -32,7 +32,7 @@ import numpy as np
 import lingeronnx as lo
 from benchmarks.model_cases import CASES
 from benchmarks.packability_agreement import replace_section
-from lingeronnx import quantization
+from lingeronnx.api import quantization
 from lingeronnx.decibels import ratio_db
 
 _MAX_TEST_SAMPLES = 256

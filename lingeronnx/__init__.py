@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .api import sensitivity as sensitivity
     from .api import trace as trace
     from .api import verify as verify
+    from .api.finetuning import finetune as finetune
     from .compat import AnalysisQuant as AnalysisQuant
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from .schemas import check_model as check_model
     from .schemas import register_schemas as register_schemas
     from .targets import Target as Target
-    from .tuning import finetune as finetune
 
 __version__ = "0.2.0"
 
@@ -106,7 +106,7 @@ _HOME = {
     "deploy": "api",
     "evaluate": "run.evaluation",
     "extended": "extension",
-    "finetune": "tuning",
+    "finetune": "api.finetuning",
     "export": "api",
     "find_bad_case": "api",
     "fix_dequant": "api",

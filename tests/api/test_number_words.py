@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.report_page import report
+from lingeronnx.api.report_page import report
 from lingeronnx.text import difference_unit, format_decibels, format_value
 from tests.nets import plain, samples
 

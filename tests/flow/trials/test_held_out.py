@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import quantization
+from lingeronnx.api import quantization
 from lingeronnx.flow.assign import scale_policy
 from lingeronnx.flow.trials import held_out
 from lingeronnx.graph import ir

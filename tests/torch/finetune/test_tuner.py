@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
+from lingeronnx.api.finetuning import replace_initializers
 from lingeronnx.flow import plan_model, prepare_model
 from lingeronnx.flow.lower import lower
 from lingeronnx.graph import ir
-from lingeronnx.tuning import replace_initializers
 from tests import nets
 
 torch = pytest.importorskip("torch")
@@ -366,9 +366,9 @@ def normalised_net():
 
 
 def test_batch_normalisation_can_be_estimated_anew():
+    from lingeronnx.api.finetuning import reestimate_batch_norm
     from lingeronnx.run.data import Data
     from lingeronnx.run.runners import FloatRunner, get_input_specs
-    from lingeronnx.tuning import reestimate_batch_norm
 
     model, feeds = normalised_net(), samples(64, shape=(3, 8, 8))
     reestimate_batch_norm(model, Data([feeds], get_input_specs(model)))

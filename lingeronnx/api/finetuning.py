@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import ConfigError, suggest_nearest
-from .flow import (
+from ..errors import ConfigError, suggest_nearest
+from ..flow import (
     PlannedModel,
     QuantizedModel,
     RefinementOptions,
@@ -29,17 +29,17 @@ from .flow import (
     prepare_model,
     refine_weights,
 )
-from .flow.lower import lower
-from .graph import ir
-from .qdq.encodings import Encodings
-from .run.data import Data, Progress, load_function
-from .run.evaluation import evaluate
-from .run.runners import FloatRunner, get_input_specs
-from .run.session import open_lowered_session
+from ..flow.lower import lower
+from ..graph import ir
+from ..qdq.encodings import Encodings
+from ..run.data import Data, Progress, load_function
+from ..run.evaluation import evaluate
+from ..run.runners import FloatRunner, get_input_specs
+from ..run.session import open_lowered_session
 
 if TYPE_CHECKING:
-    from .torch.finetune import Recipe
-    from .torch.qat.qat_module import QatModule
+    from ..torch.finetune import Recipe
+    from ..torch.qat.qat_module import QatModule
 
 __all__ = ["finetune"]
 
@@ -104,9 +104,9 @@ def finetune(
     ConfigError
         If a setting is invalid, PyTorch is not installed, or the loss becomes NaN or infinite.
     """
-    from .torch.finetune import Constraints, Tuner
-    from .torch.finetune.samples import Samples
-    from .torch.qat.qat_module import QatModule
+    from ..torch.finetune import Constraints, Tuner
+    from ..torch.finetune.samples import Samples
+    from ..torch.qat.qat_module import QatModule
 
     if train is None:
         raise ConfigError("fine-tuning needs training data; pass --train DATA")
@@ -115,7 +115,7 @@ def finetune(
         raise ConfigError(f"batch_norm '{batch_norm}'; it must be frozen or reestimate")
     source = ir.as_owned_model(model)
     if state_dict is not None:
-        from .torch.checkpoint.parameters import load_checkpoint
+        from ..torch.checkpoint.parameters import load_checkpoint
 
         load_checkpoint(source, state_dict)
     if batch_norm == "reestimate":
@@ -180,7 +180,7 @@ def _make_recipe(loss: str | Callable[..., Any], settings: dict[str, Any]) -> Re
     The fields are removed from `settings` in place, except for the seed, which `quantize` uses too.
     A loss other than "distill" and "labels" that is a text is loaded as a function.
     """
-    from .torch.finetune import Recipe
+    from ..torch.finetune import Recipe
 
     names = [name for name in settings if name in Recipe.__dataclass_fields__ and name != "seed"]
     fields = {name: settings.pop(name) for name in names}

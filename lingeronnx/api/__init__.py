@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from .analysis.board import profile_board
-from .analysis.check.check import check, structure
-from .analysis.check.report import Check
-from .analysis.compare.badcase import BadCase, find_bad_case
-from .analysis.compare.compare import Comparison, compare
-from .analysis.profile.outliers import (
+from ..analysis.board import profile_board
+from ..analysis.check.check import check, structure
+from ..analysis.check.report import Check
+from ..analysis.compare.badcase import BadCase, find_bad_case
+from ..analysis.compare.compare import Comparison, compare
+from ..analysis.profile.outliers import (
     WEIGHT_COLUMNS,
     OutlierRow,
     analyse_outputs,
@@ -25,35 +25,35 @@ from .analysis.profile.outliers import (
     format_outlier_table,
     iter_constants,
 )
-from .analysis.profile.recording import compare_kept, profile
-from .analysis.sensitivity.ranking import Sensitivity
-from .analysis.sensitivity.sensitivity import sensitivity
-from .analysis.timeline import Timeline, trace
-from .deployment import Deployment, Verification, check_folder, verify
-from .deployment import deploy as deploy_graph
-from .errors import ConfigError, ConstraintError, DataError
-from .files import write_text
-from .flow import QuantizedModel, require_calibrated_scales, require_data
-from .formats.node_validation import check_nodes
-from .graph import ir
-from .graph.name_mapping import restore_user_names
-from .qdq.import_model import is_quantized
-from .qdq.qdq_writer import PLATFORM_KEY
+from ..analysis.profile.recording import compare_kept, profile
+from ..analysis.sensitivity.ranking import Sensitivity
+from ..analysis.sensitivity.sensitivity import sensitivity
+from ..analysis.timeline import Timeline, trace
+from ..deployment import Deployment, Verification, check_folder, verify
+from ..deployment import deploy as deploy_graph
+from ..errors import ConfigError, ConstraintError, DataError
+from ..files import write_text
+from ..flow import QuantizedModel, require_calibrated_scales, require_data
+from ..formats.node_validation import check_nodes
+from ..graph import ir
+from ..graph.name_mapping import restore_user_names
+from ..qdq.import_model import is_quantized
+from ..qdq.qdq_writer import PLATFORM_KEY
+from ..run.data import Progress
+from ..run.evaluation import Evaluation, evaluate
+from ..run.session import is_integer_graph
+from ..run.simulation import Simulation, simulate
+from ..run.streaming import CallCount
+from ..targets import LatencyOptions, Target
+from .finetuning import finetune
 from .quantization import quantize
 from .report_page import report
-from .run.data import Progress
-from .run.evaluation import Evaluation, evaluate
-from .run.session import is_integer_graph
-from .run.simulation import Simulation, simulate
-from .run.streaming import CallCount
-from .targets import LatencyOptions, Target
-from .tuning import finetune
 
 if TYPE_CHECKING:
-    from .conversion import ConversionResult
-    from .repair import Repaired
-    from .torch.checkpoint.lstmp_layouts import ConvertedCheckpoint
-    from .torch.exporter.float_export import Exported
+    from ..conversion import ConversionResult
+    from ..repair import Repaired
+    from ..torch.checkpoint.lstmp_layouts import ConvertedCheckpoint
+    from ..torch.exporter.float_export import Exported
 
 __all__ = [
     "BadCase",
@@ -126,7 +126,7 @@ def wb_analyse(
     elif _is_array_dict(model):
         rows = compute_outlier_rows(model)
     else:
-        from .torch.checkpoint.parameters import read_arrays
+        from ..torch.checkpoint.parameters import read_arrays
 
         rows = compute_outlier_rows(read_arrays(model))
     if not rows:
@@ -184,8 +184,8 @@ def convert(
     """
     from dataclasses import replace
 
-    from .conversion import ConversionResult, check_conversion_target
-    from .conversion import convert as run
+    from ..conversion import ConversionResult, check_conversion_target
+    from ..conversion import convert as run
 
     check_conversion_target(to, exact, functions)
     loaded = restore_user_names(ir.as_model(model))
@@ -333,7 +333,7 @@ def export(
     ConfigError
         For wrong settings, or if PyTorch is not installed.
     """
-    from .torch.exporter.float_export import export as run
+    from ..torch.exporter.float_export import export as run
 
     return run(model, args, path, **settings)
 
@@ -358,7 +358,7 @@ def convert_checkpoint(
     ConfigError
         For an unknown layout, or if PyTorch is not installed.
     """
-    from .torch.checkpoint.lstmp_layouts import convert_checkpoint as run
+    from ..torch.checkpoint.lstmp_layouts import convert_checkpoint as run
 
     return run(source, path, to, layout)
 
@@ -384,6 +384,6 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
         For a graph that cannot be repaired, or where there is more than one way; its `report` holds
         all findings.
     """
-    from .repair import fix_dequant as run
+    from ..repair import fix_dequant as run
 
     return run(path, check)

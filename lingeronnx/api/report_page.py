@@ -13,24 +13,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .analysis.check.check import check
-from .analysis.check.page import render_check_section
-from .analysis.check.report import Check
-from .analysis.compare.compare import compare
-from .analysis.compare.comparison import Comparison
-from .analysis.compare.page import render_comparison_section
-from .analysis.sensitivity.page import load_sensitivity_section
-from .errors import ConfigError
-from .escaping import escape_html
-from .files import created_folder, write_text
-from .flow import QuantizedModel
-from .flow.report import Report, format_findings, format_float_nodes, format_rewrites
-from .graph import ir
-from .json_values import to_json_value
-from .pages import PageSection, components, render_page
-from .run.session import is_integer_graph
-from .search.page import render_search_section
-from .text import format_decibels
+from ..analysis.check.check import check
+from ..analysis.check.page import render_check_section
+from ..analysis.check.report import Check
+from ..analysis.compare.compare import compare
+from ..analysis.compare.comparison import Comparison
+from ..analysis.compare.page import render_comparison_section
+from ..analysis.sensitivity.page import load_sensitivity_section
+from ..errors import ConfigError
+from ..escaping import escape_html
+from ..files import created_folder, write_text
+from ..flow import QuantizedModel
+from ..flow.report import Report, format_findings, format_float_nodes, format_rewrites
+from ..graph import ir
+from ..json_values import to_json_value
+from ..pages import PageSection, components, render_page
+from ..run.session import is_integer_graph
+from ..search.page import render_search_section
+from ..text import format_decibels
 
 __all__ = ["report"]
 

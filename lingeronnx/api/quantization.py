@@ -15,8 +15,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from .errors import ConfigError
-from .flow import (
+from ..errors import ConfigError
+from ..flow import (
     Candidate,
     PreparedModel,
     QuantizedModel,
@@ -29,16 +29,16 @@ from .flow import (
     prepare_model,
     run_trial,
 )
-from .flow.config import QuantConfig
-from .flow.prepare.settings import resolve_config
-from .graph import ir
-from .plan import Plan
-from .qdq.encodings import Encodings
-from .run.data import Progress, resolve_source_path
-from .search import Goal, search
-from .settings import AUTO_WEIGHT_BITS, QuantSettings
-from .targets import Target, get_target
-from .targets.objective import TIME
+from ..flow.config import QuantConfig
+from ..flow.prepare.settings import resolve_config
+from ..graph import ir
+from ..plan import Plan
+from ..qdq.encodings import Encodings
+from ..run.data import Progress, resolve_source_path
+from ..search import Goal, search
+from ..settings import AUTO_WEIGHT_BITS, QuantSettings
+from ..targets import Target, get_target
+from ..targets.objective import TIME
 
 __all__ = ["quantize"]
 
