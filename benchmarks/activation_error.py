@@ -29,10 +29,10 @@ from onnx import helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lingeronnx.files import write_text
-from lingeronnx.flow.lower import lower
-from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
+from lingeronnx.quantization.lower import lower
+from lingeronnx.quantization.partition import Partition
 from lingeronnx.run.session import Session
 from lingeronnx.targets import get_target
 from simulator.fixed_point import Rescale

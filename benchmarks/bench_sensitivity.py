@@ -61,8 +61,8 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
     from lingeronnx.analysis.sensitivity.sensitivity import load_evaluation_data, sensitivity
     from lingeronnx.analysis.sensitivity.trial import RoundedSet
     from lingeronnx.analysis.sensitivity.trial_runs import BlockTrials, choose_block_size
-    from lingeronnx.flow import plan_model, prepare_model
     from lingeronnx.graph import ir
+    from lingeronnx.quantization import plan_model, prepare_model
     from lingeronnx.run.cluster import map_jobs
     from lingeronnx.run.runners import open_ort_session
 
@@ -125,8 +125,8 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
 
 def make_sampler(model: Path, samples: int) -> Callable[[], Iterator[dict[str, np.ndarray]]]:
     """Return a function that draws samples for `model`, 32 at a time."""
-    from lingeronnx.flow import generate_synthetic_inputs
     from lingeronnx.graph import ir
+    from lingeronnx.quantization import generate_synthetic_inputs
     from lingeronnx.run.runners import get_input_specs
 
     specs = get_input_specs(ir.load(model))

@@ -57,7 +57,7 @@ OPERATOR_NAME_HOMES = {
     "lingeronnx/formats/": "the formats themselves",
     "lingeronnx/targets/": "stands below the formats: a target is keyed by the names",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
-    "lingeronnx/passes/entry/reject_unsupported.py": (
+    "lingeronnx/quantization/normalize/entry/reject_unsupported.py": (
         "QLinear begins the names of onnxruntime's own operators"
     ),
 }
@@ -418,7 +418,11 @@ def find_excess_any(checkout: Checkout) -> Iterator[Violation]:
 
 def find_silent_passes(checkout: Checkout) -> Iterator[Violation]:
     """A pass says why it leaves a node alone, unless it is declared `handles_all`."""
-    files = [file for file in checkout.files if file.path.startswith("lingeronnx/passes/")]
+    files = [
+        file
+        for file in checkout.files
+        if file.path.startswith("lingeronnx/quantization/normalize/")
+    ]
     incomplete = set()
     for file in files:
         for call in file.nodes_of(ast.Call):

@@ -20,7 +20,7 @@ and becomes one fingerprint of two parts. `numbers`:
     report     hash of the numbers, identifiers and structure of each entry, without sentences and
                without the seconds of a search's attempts
     check      the same of `check` of the float model and of the written file
-    verdicts   decisions of trials and their figures (`flow/run_log.py`)
+    verdicts   decisions of trials and their figures (`quantization/run_log.py`)
     deployed   hashes of the files that `deploy` writes for a chip, C without comments
     outputs    hashes of the outputs of the simulator on other samples, with the executor's
                arithmetic and, where known, the training side's; of a model with states call by

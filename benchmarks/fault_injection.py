@@ -21,10 +21,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from lingeronnx.analysis.compare.compare import compare
-from lingeronnx.flow import apply_external_plan, plan_model, prepare_model
-from lingeronnx.flow.assign import group_shared_scales
-from lingeronnx.flow.lower import lower
 from lingeronnx.graph import ir
+from lingeronnx.quantization import apply_external_plan, plan_model, prepare_model
+from lingeronnx.quantization.lower import lower
+from lingeronnx.quantization.scales import group_shared_scales
 from lingeronnx.run.input_moments import store_input_moments
 from lingeronnx.run.session import Session
 

@@ -25,8 +25,8 @@ from typing import Any
 from model_cases import CASES, Case, add_folder_arguments
 
 import lingeronnx as lo
-from lingeronnx.flow.assign import group_scales
 from lingeronnx.graph import ir
+from lingeronnx.quantization.scales import group_scales
 from lingeronnx.run.data import Data
 
 

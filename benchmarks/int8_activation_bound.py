@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from lingeronnx.flow import build_quantized_model, plan_model, prepare_model, refine_weights
-from lingeronnx.flow.assign import group_shared_scales
-from lingeronnx.flow.planning import PlannedModel
 from lingeronnx.graph import ir
-from lingeronnx.plan.fake_quant import build_fake_quantized_graph
+from lingeronnx.quantization import build_quantized_model, plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.scales import group_shared_scales
+from lingeronnx.quantization.scales.fake_quant import build_fake_quantized_graph
+from lingeronnx.quantization.steps import PlannedModel
 from lingeronnx.run.data import Data
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner, get_input_specs, open_ort_session

@@ -28,12 +28,12 @@ REASONS = {
     ),
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
     "lingeronnx/graph/attributes.py:_MAY_BE_INFINITE": "attributes, with the operators that have them",
-    "lingeronnx/flow/trials/host_offload.py:_FRONT_OPS": (
+    "lingeronnx/quantization/trials/host_offload.py:_FRONT_OPS": (
         "a heuristic for front ends; trials decide"
     ),
-    "lingeronnx/flow/trials/host_offload.py:_TAIL_OPS": "a heuristic for decoders; trials decide",
-    "lingeronnx/flow/prepare/recurrent_states.py:_GATES": "a heuristic for gates; trials decide",
-    "lingeronnx/passes/folding/scalar_inputs.py:_COMPARISON_SIDES": (
+    "lingeronnx/quantization/trials/host_offload.py:_TAIL_OPS": "a heuristic for decoders; trials decide",
+    "lingeronnx/quantization/prepare/recurrent_states.py:_GATES": "a heuristic for gates; trials decide",
+    "lingeronnx/quantization/normalize/folding/scalar_inputs.py:_COMPARISON_SIDES": (
         "which operand of each is larger"
     ),
     "lingeronnx/graph/weight_values.py:_ROLES": "which inputs each operator multiplies and adds",
@@ -46,28 +46,28 @@ REASONS = {
     "lingeronnx/ops/functions/lookup_table.py:Table.floats": (
         "the table would only repeat their rules"
     ),
-    "lingeronnx/flow/methods/output_gradients.py:_BACKWARD": "a gradient for each operator",
-    "lingeronnx/passes/folding/constant_targets.py:_TARGET_INPUTS": (
+    "lingeronnx/quantization/methods/output_gradients.py:_BACKWARD": "a gradient for each operator",
+    "lingeronnx/quantization/normalize/folding/constant_targets.py:_TARGET_INPUTS": (
         "which input of each has the target shape"
     ),
-    "lingeronnx/passes/folding/constant_targets.py:_TARGET_REWRITES": "a way to write each operator",
-    "lingeronnx/passes/folding/control_flow.py:_UNSUPPORTED_REASONS": "a sentence for each operator",
-    "lingeronnx/passes/activations/unary_functions.py:_KNOWN_FUNCTIONS": (
+    "lingeronnx/quantization/normalize/folding/constant_targets.py:_TARGET_REWRITES": "a way to write each operator",
+    "lingeronnx/quantization/normalize/folding/control_flow.py:_UNSUPPORTED_REASONS": "a sentence for each operator",
+    "lingeronnx/quantization/normalize/activations/unary_functions.py:_KNOWN_FUNCTIONS": (
         "how a recognized curve is written"
     ),
-    "lingeronnx/passes/axes/batch_first.py:_BatchFirstRewriter._infer_view": (
+    "lingeronnx/quantization/normalize/axes/batch_first.py:_BatchFirstRewriter._infer_view": (
         "a rule for each operator"
     ),
-    "lingeronnx/passes/entry/sequences.py:replace_sequences": "a way to rewrite each operator",
-    "lingeronnx/passes/folding/identity.py:_NO_OP_TESTS": "a test for each operator",
-    "lingeronnx/passes/axes/cancel_transposes.py:_ATTRIBUTE_REWRITES": (
+    "lingeronnx/quantization/normalize/entry/sequences.py:replace_sequences": "a way to rewrite each operator",
+    "lingeronnx/quantization/normalize/folding/identity.py:_NO_OP_TESTS": "a test for each operator",
+    "lingeronnx/quantization/normalize/axes/cancel_transposes.py:_ATTRIBUTE_REWRITES": (
         "a way to transpose each operator"
     ),
-    "lingeronnx/passes/entry/raise_opset.py:_REWRITES": "a way to rewrite each operator",
-    "lingeronnx/passes/entry/reject_unsupported.py:_TEXT_ENCODING_OPS": (
+    "lingeronnx/quantization/normalize/entry/raise_opset.py:_REWRITES": "a way to rewrite each operator",
+    "lingeronnx/quantization/normalize/entry/reject_unsupported.py:_TEXT_ENCODING_OPS": (
         "operators that may read text, of all domains"
     ),
-    "lingeronnx/plan/fake_quant.py:_make_fake_quant_nodes": (
+    "lingeronnx/quantization/scales/fake_quant.py:_make_fake_quant_nodes": (
         "operators that are written one after the other"
     ),
     "lingeronnx/reference/": "an oracle shares nothing with what it judges",

@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from .errors import ModelError as ModelError
     from .errors import RepairError as RepairError
     from .extension import extended as extended
-    from .flow import QuantizedModel as QuantizedModel
-    from .flow.config import QuantConfig as QuantConfig
     from .ops import Violation as Violation
     from .plan import Affine as Affine
     from .plan import Plan as Plan
     from .qdq.encodings import Encodings as Encodings
     from .qdq.encodings import read_plan as read_plan
+    from .quantization import QuantizedModel as QuantizedModel
+    from .quantization.config import QuantConfig as QuantConfig
     from .reference import reference_ops as reference_ops
     from .run.data.pictures import Pictures as Pictures
     from .run.evaluation import Evaluation as Evaluation
@@ -90,8 +90,8 @@ _HOME = {
     "Pictures": "run.data.pictures",
     "Plan": "plan",
     "Affine": "plan",
-    "QuantConfig": "flow.config",
-    "QuantizedModel": "flow",
+    "QuantConfig": "quantization.config",
+    "QuantizedModel": "quantization",
     "RepairError": "errors",
     "Sensitivity": "analysis.sensitivity.ranking",
     "Session": "run.session",

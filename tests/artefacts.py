@@ -33,8 +33,8 @@ import numpy as np
 import onnx
 
 from lingeronnx.api import quantize
-from lingeronnx.flow import QuantizedModel
 from lingeronnx.graph import ir
+from lingeronnx.quantization import QuantizedModel
 from tests import nets
 
 __all__ = ["FOLDER", "build_folder", "cached", "folder_of", "quantized", "source_digest"]

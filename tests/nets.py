@@ -6,8 +6,8 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 
 
 class Net:

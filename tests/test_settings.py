@@ -12,9 +12,9 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.flow.config import Override
-from lingeronnx.flow.recipe import EFFORTS
-from lingeronnx.settings import OVERRIDE_SETTINGS, SETTINGS, Effort, QuantSettings
+from lingeronnx.quantization.config import Override
+from lingeronnx.quantization.recipe import EFFORTS
+from lingeronnx.quantization.settings import OVERRIDE_SETTINGS, SETTINGS, Effort, QuantSettings
 
 #: Settings without an option of their own.
 NO_OPTION = {"percentile"}

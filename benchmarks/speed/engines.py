@@ -36,9 +36,9 @@ ONNXRUNTIME_VARIANTS = ("float32", "u8s8", "s8s8")
 def integer_graph(net: Net) -> Any:
     """Return what lingeronnx makes of the net, and its multiply-accumulates for a sample."""
     import lingeronnx as lo
-    from lingeronnx.flow import normalize_model
     from lingeronnx.graph import ir
     from lingeronnx.ops.macs import count_macs
+    from lingeronnx.quantization import normalize_model
     from lingeronnx.targets import get_target
 
     graph = ir.from_proto(net.model)

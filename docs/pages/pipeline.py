@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from lingeronnx.flow import (
+from lingeronnx.quantization import (
     Candidate,
     RequantizedWeights,
     build_candidate,
@@ -17,12 +17,12 @@ from lingeronnx.flow import (
     prepare_model,
     refine_weights,
 )
-from lingeronnx.flow.recipe import EFFORTS, get_recipe
-from lingeronnx.flow.trials import TRIALS, offload_rejected_layers
-from lingeronnx.flow.trials.best_effort import MethodSelection
-from lingeronnx.flow.trials.chip_parts import ReturningLayers, SmallParts
-from lingeronnx.flow.trials.held_out import OtherCalibrator
-from lingeronnx.flow.trials.low_sqnr_nodes import LowSqnrNodes
+from lingeronnx.quantization.recipe import EFFORTS, get_recipe
+from lingeronnx.quantization.trials import TRIALS, offload_rejected_layers
+from lingeronnx.quantization.trials.best_effort import MethodSelection
+from lingeronnx.quantization.trials.chip_parts import ReturningLayers, SmallParts
+from lingeronnx.quantization.trials.held_out import OtherCalibrator
+from lingeronnx.quantization.trials.low_sqnr_nodes import LowSqnrNodes
 
 from .markdown import cell, table
 

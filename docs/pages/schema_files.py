@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from lingeronnx.cli import main
-from lingeronnx.flow.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
-from lingeronnx.settings import SETTINGS
+from lingeronnx.quantization.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
+from lingeronnx.quantization.settings import SETTINGS
 
 from .markdown import MADE, cell, table
 

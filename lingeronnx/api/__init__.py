@@ -33,12 +33,12 @@ from ..deployment import Deployment, Verification, check_folder, verify
 from ..deployment import deploy as deploy_graph
 from ..errors import ConfigError, ConstraintError, DataError
 from ..files import write_text
-from ..flow import QuantizedModel, require_calibrated_scales, require_data
 from ..formats.node_validation import check_nodes
 from ..graph import ir
 from ..graph.name_mapping import restore_user_names
 from ..qdq.import_model import is_quantized
 from ..qdq.qdq_writer import PLATFORM_KEY
+from ..quantization import QuantizedModel, require_calibrated_scales, require_data
 from ..run.data import Progress
 from ..run.evaluation import Evaluation, evaluate
 from ..run.session import is_integer_graph

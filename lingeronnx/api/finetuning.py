@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, suggest_nearest
-from ..flow import (
+from ..graph import ir
+from ..qdq.encodings import Encodings
+from ..quantization import (
     PlannedModel,
     QuantizedModel,
     RefinementOptions,
@@ -29,9 +31,7 @@ from ..flow import (
     prepare_model,
     refine_weights,
 )
-from ..flow.lower import lower
-from ..graph import ir
-from ..qdq.encodings import Encodings
+from ..quantization.lower import lower
 from ..run.data import Data, Progress, load_function
 from ..run.evaluation import evaluate
 from ..run.runners import FloatRunner, get_input_specs

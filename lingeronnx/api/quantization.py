@@ -1,6 +1,6 @@
 """The `quantize` call: runs the steps of the flow, and a search if there is a goal.
 
-    prepare -> best candidate (`flow.pipeline`) -> trials on held-out samples -> result
+    prepare -> best candidate (`quantization.pipeline`) -> trials on held-out samples -> result
     prepare -> best candidate -> search, if there is a goal
 
 This module owns the order of these stages. It does not depend on commands or torch.
@@ -16,7 +16,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from ..errors import ConfigError
-from ..flow import (
+from ..graph import ir
+from ..plan import Plan
+from ..qdq.encodings import Encodings
+from ..quantization import (
     Candidate,
     PreparedModel,
     QuantizedModel,
@@ -29,14 +32,11 @@ from ..flow import (
     prepare_model,
     run_trial,
 )
-from ..flow.config import QuantConfig
-from ..flow.prepare.settings import resolve_config
-from ..graph import ir
-from ..plan import Plan
-from ..qdq.encodings import Encodings
+from ..quantization.config import QuantConfig
+from ..quantization.prepare.settings import resolve_config
+from ..quantization.settings import AUTO_WEIGHT_BITS, QuantSettings
 from ..run.data import Progress, resolve_source_path
 from ..search import Goal, search
-from ..settings import AUTO_WEIGHT_BITS, QuantSettings
 from ..targets import Target, get_target
 from ..targets.objective import TIME
 

@@ -23,11 +23,11 @@ from ..analysis.sensitivity.page import load_sensitivity_section
 from ..errors import ConfigError
 from ..escaping import escape_html
 from ..files import created_folder, write_text
-from ..flow import QuantizedModel
-from ..flow.report import Report, format_findings, format_float_nodes, format_rewrites
 from ..graph import ir
 from ..json_values import to_json_value
 from ..pages import PageSection, components, render_page
+from ..quantization import QuantizedModel
+from ..quantization.report import Report, format_findings, format_float_nodes, format_rewrites
 from ..run.session import is_integer_graph
 from ..search.page import render_search_section
 from ..text import format_decibels

@@ -14,7 +14,7 @@ from .terminal import console_for, echo_text
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
-    from ..flow import StepRecord, WrittenFiles
+    from ..quantization import StepRecord, WrittenFiles
 
 __all__ = ["show_result"]
 
@@ -36,7 +36,7 @@ def show_result(
     if deployed is not None:
         show_deployment(console_for(as_json), deployed)
     if steps is not None:
-        from ..flow import format_steps
+        from ..quantization import format_steps
 
         echo_text(f"\n{format_steps(steps)}\n", err=as_json)
     if not as_json:

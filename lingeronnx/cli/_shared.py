@@ -12,7 +12,7 @@ import click
 from ..errors import ConfigError
 from ..escaping import join_shell
 from ..json_values import to_json_value
-from ..settings import SETTINGS, Setting
+from ..quantization.settings import SETTINGS, Setting
 from .terminal import echo_text
 
 __all__ = [

@@ -34,8 +34,8 @@ from .show import (
 )
 
 if TYPE_CHECKING:
-    from ..flow import WrittenFiles
-    from ..flow.report import Report
+    from ..quantization import WrittenFiles
+    from ..quantization.report import Report
     from .demo_model import Demo
     from .rich_console import EscapingConsole
 
@@ -244,7 +244,7 @@ def _float_and_rewrite_rows(report: Report, max_lines: int) -> list[_Row]:
     If the float nodes need more than `max_lines` lines, they are summarized in one; rewritten nodes
     are cut to `max_lines`.
     """
-    from ..flow.report import format_float_nodes, format_rewrites
+    from ..quantization.report import format_float_nodes, format_rewrites
 
     host_lines = format_float_nodes(report.host_part, report.full)
     if len(host_lines) > max_lines:
@@ -278,7 +278,7 @@ def _collect_notes(report: Report, max_lines: int) -> list[str]:
     The warnings are the findings of level "plan". Similar lines are merged unless the report is
     full.
     """
-    from ..flow.report import format_findings
+    from ..quantization.report import format_findings
 
     warnings = (finding for finding in report.findings if finding.level == "plan")
     notes = report.notes if report.full else merge_similar_lines(report.notes)

@@ -14,8 +14,8 @@ from ..analysis.sensitivity.ranking import Sensitivity
 from ..analysis.sensitivity.sensitivity import sensitivity
 from ..errors import ConfigError
 from ..files import ensure_folder, write_text
-from ..flow import require_data
 from ..graph import ir
+from ..quantization import require_data
 from ..text import format_table
 
 __all__ = ["AnalysisQuant"]

@@ -9,8 +9,8 @@ from typing import Protocol, TypeGuard
 
 import numpy as np
 
-from ..flow import QuantizedModel
 from ..graph import ir
+from ..quantization import QuantizedModel
 from ..run.session import Session
 
 __all__ = ["Model", "TorchModule", "convert_inputs", "export_if_module", "is_module"]

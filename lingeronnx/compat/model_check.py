@@ -11,9 +11,9 @@ from ..analysis.check.structure import RESULT_FILE, Structure
 from ..errors import ConfigError
 from ..escaping import escape_invisible
 from ..files import ensure_folder, temporary_folder, write_text
-from ..flow import QuantizedModel
 from ..graph import ir
 from ..ops import Violation
+from ..quantization import QuantizedModel
 from ..run.session import Session
 from ..targets import Target, get_target
 from .inputs import Model, TorchModule, convert_inputs, export_if_module, is_module

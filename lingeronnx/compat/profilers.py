@@ -22,7 +22,7 @@ from ..analysis.profile.profile_file import PROFILE_FILE, save_profile
 from ..analysis.profile.recording import TENSORS_FOLDER, RecordedSession
 from ..errors import ConfigError, DataError
 from ..files import ensure_folder, write_text
-from ..flow import QuantizedModel
+from ..quantization import QuantizedModel
 from ..run.dump import DumpFolder
 from ..run.session import Session
 from .inputs import is_module

@@ -15,9 +15,9 @@ from ..analysis.profile.recording import compare_kept
 from ..analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivity
 from ..errors import ConfigError, DataError
 from ..files import ensure_folder
-from ..flow import QuantizedModel
-from ..flow.lower import extract_plan
 from ..graph import ir
+from ..quantization import QuantizedModel
+from ..quantization.lower import extract_plan
 from ..run.data import Data
 from ..run.dump import write_npz
 from ..run.session import Session

@@ -20,7 +20,7 @@ from ..graph import ir
 from ..targets import GENERIC
 
 if TYPE_CHECKING:
-    from ..flow import QuantizedModel
+    from ..quantization import QuantizedModel
 
 __all__ = ["quantize_static"]
 
@@ -108,7 +108,7 @@ def quantize_static(
         `quantize`.
     """
     from ..api import quantize
-    from ..flow import require_calibrated_scales, require_data
+    from ..quantization import require_calibrated_scales, require_data
 
     to = "thinker" if quant_format is None else _map_enum("quant_format", quant_format, _FORMATS)
     if reduce_range:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ..errors import ConfigError, ConstraintError
-from ..flow import (
+from ..graph import ir
+from ..hashing import hash_concatenation
+from ..quantization import (
     BestEffortMethods,
     CalibrationResult,
     Candidate,
@@ -26,8 +28,6 @@ from ..flow import (
     refine_weights,
     run_trial,
 )
-from ..graph import ir
-from ..hashing import hash_concatenation
 from ..run.cluster import map_jobs
 from ..run.data import Progress
 from .cost import measure_cost

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..flow import Candidate
 from ..graph import ir
 from ..ops.macs import count_macs
+from ..quantization import Candidate
 
 __all__ = ["AttemptCost", "measure_cost"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
-from ..flow import QuantizedModel
 from ..graph import ir
+from ..quantization import QuantizedModel
 from ..run.data import Progress
 from ..run.evaluation import evaluate
 from ..run.metrics import resolve_metric

@@ -23,13 +23,13 @@ from ..analysis.sensitivity.layers import (
 from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import choose_block_size
 from ..escaping import quote_shell
-from ..flow import PlannedModel
-from ..flow.assign import group_shared_scales
-from ..flow.config import Override, QuantConfig
 from ..formats import QUANT
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops.macs import count_macs
+from ..quantization import PlannedModel
+from ..quantization.config import Override, QuantConfig
+from ..quantization.scales import group_shared_scales
 from ..targets import Target
 
 __all__ = [

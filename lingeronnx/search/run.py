@@ -19,8 +19,8 @@ from typing import Any
 from ..analysis.sensitivity.journal import Journal
 from ..analysis.sensitivity.layers import weight_bits_by_operator
 from ..errors import ConstraintError
-from ..flow import Candidate, QuantizedModel
-from ..flow.recipe import EFFORTS
+from ..quantization import Candidate, QuantizedModel
+from ..quantization.recipe import EFFORTS
 from ..run.data import Progress
 from ..targets import Target
 from .attempts import AttemptPrefetcher, AttemptRunner, StartFactory, journal_header

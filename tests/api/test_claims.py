@@ -16,10 +16,10 @@ from lingeronnx.analysis.check.page import render_check_section
 from lingeronnx.api.report_page import _list_facts
 from lingeronnx.cli.report import _readiness_rows
 from lingeronnx.deployment.c_program.proof import Proof
-from lingeronnx.flow.report import candidate, format_findings, format_rewrites
 from lingeronnx.graph import ir
 from lingeronnx.qdq.exact.exact_file import ExactFile
 from lingeronnx.qdq.exact.verification import MatchCount
+from lingeronnx.quantization.report import candidate, format_findings, format_rewrites
 from lingeronnx.targets import AppliedRewrite, Verdict, VerdictFinding, get_target
 from lingeronnx.targets.latency import CycleSavings
 from lingeronnx.targets.luna.evaluation import NodeLimitChecker

@@ -32,7 +32,7 @@ UNUSED_IN_A_SESSION = (
     "pydantic",
     "yaml",
     "sympy.core",
-    "lingeronnx.flow",
+    "lingeronnx.quantization",
 )
 
 

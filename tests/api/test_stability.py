@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from lingeronnx import cli, files
 from lingeronnx.analysis.profile.profile_file import load_profile
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.flow.json_schemas import make_json_schema
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
+from lingeronnx.quantization.json_schemas import make_json_schema
 from lingeronnx.run import compiled_host
 from tests.api.public import FILE, public
 from tests.each import check_each

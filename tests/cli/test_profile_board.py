@@ -3,7 +3,7 @@
 import json
 import re
 
-from lingeronnx.flow.json_schemas import make_json_schema
+from lingeronnx.quantization.json_schemas import make_json_schema
 from tests.flow.test_json_schemas import faults
 from tests.targets.luna.test_board_log import board
 

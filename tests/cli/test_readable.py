@@ -18,9 +18,9 @@ from rich.console import Console
 
 import lingeronnx as lo
 from lingeronnx.cli.report import show_report
-from lingeronnx.flow import WrittenFiles
-from lingeronnx.flow.report import FloatNode
-from lingeronnx.legalization import AppliedRewrite
+from lingeronnx.quantization import WrittenFiles
+from lingeronnx.quantization.legalize import AppliedRewrite
+from lingeronnx.quantization.report import FloatNode
 from lingeronnx.targets import VerdictFinding
 from tests.cli.helpers import GAP, TINY, CommandFolder, samples, write_model
 from tests.nets import Net
@@ -240,7 +240,9 @@ def test_a_bug_of_ours_ends_with_what_to_try(
         raise lo.InternalError("normalization changed output 'y' by 1.2 of its range")
 
     with monkeypatch.context() as patched:
-        patched.setattr("lingeronnx.flow.planning.scale_sources.check_outputs_unchanged", broken)
+        patched.setattr(
+            "lingeronnx.quantization.steps.scale_sources.check_outputs_unchanged", broken
+        )
         result = here("quantize", "tiny.onnx", "--calib", "calib.npz")
     assert result.exit_code == 70
     last = result.stderr.splitlines()[-1]

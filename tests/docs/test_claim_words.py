@@ -23,7 +23,7 @@ MESSAGES = {
     ("cli/models/convert.py", "bit for bit"): (1, "ExactFile: nodes that are not are listed"),
     ("cli/runs/verify.py", "verified"): (1, "says that it was not"),
     ("deployment/c_program/guide.py", "is correct"): (1, "a case of troubleshooting"),
-    ("flow/assign/scales.py", "verified"): (1, "says that it was not"),
+    ("quantization/scales/scales.py", "verified"): (1, "says that it was not"),
     ("qdq/exact/exact_file.py", "bit for bit"): (1, "ExactFile.compared"),
     ("qdq/exact/exact_file.py", "proved"): (1, "ExactGraph.sum_bounds"),
     ("repair/structure.py", "is correct"): (3, "says that it is unclear"),

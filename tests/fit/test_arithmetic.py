@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.legalization import legalize_graph
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.legalize import legalize_graph
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC, PLATFORMS
 from tests.nets import Net, samples

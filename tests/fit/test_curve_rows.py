@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.legalization import activations as activation_module
+from lingeronnx.quantization.legalize import activations as activation_module
 from lingeronnx.run.session import Session
 from lingeronnx.targets import get_target
 from tests.nets import Net, samples

@@ -10,10 +10,10 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.legalization import REWRITES, legalize_graph
-from lingeronnx.legalization.windows.kernel_split import move_padding_to_pad
 from lingeronnx.ops import find_lowering_rule
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.legalize import REWRITES, legalize_graph
+from lingeronnx.quantization.legalize.windows.kernel_split import move_padding_to_pad
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.packer_profile import get_packer_profile

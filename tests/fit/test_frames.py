@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.legalization import collect_host_reasons, legalize_graph
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.legalize import collect_host_reasons, legalize_graph
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets.luna import ARCS, VENUS
 from tests import nets

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
-from lingeronnx.legalization import legalize_graph
-from lingeronnx.legalization.windows.padding_taps import trim_padding_taps
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.legalize import legalize_graph
+from lingeronnx.quantization.legalize.windows.padding_taps import trim_padding_taps
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests.case_selection import limit_examples

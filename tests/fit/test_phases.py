@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.legalization import legalize_graph
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.legalize import legalize_graph
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
 from tests.case_selection import limit_examples

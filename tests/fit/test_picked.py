@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.legalization import legalize_graph
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.legalize import legalize_graph
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna import VENUS

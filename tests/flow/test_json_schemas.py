@@ -9,8 +9,8 @@ import yaml
 from click.testing import CliRunner
 
 from lingeronnx import cli
-from lingeronnx.flow.config import QuantConfig
-from lingeronnx.flow.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
+from lingeronnx.quantization.config import QuantConfig
+from lingeronnx.quantization.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
 
 HERE = Path(__file__).parents[1]
 MODEL = HERE / "qdq" / "files" / "planned_by_peers.onnx"

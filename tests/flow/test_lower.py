@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.flow.lower import extract_plan, lower
-from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
+from lingeronnx.quantization.lower import extract_plan, lower
+from lingeronnx.quantization.partition import Partition
 from lingeronnx.run.provenance import map_to_float_names
 from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC

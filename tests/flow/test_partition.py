@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
+from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 import lingeronnx
-from lingeronnx.flow import prepare_model
-from lingeronnx.flow.recipe import (
+from lingeronnx.quantization import prepare_model
+from lingeronnx.quantization.recipe import (
     DRAFT_EFFORT,
     EFFORTS,
     get_equalizing_effort,
     get_recipe,
     refines_weights,
 )
-from lingeronnx.flow.trials import TRIALS
+from lingeronnx.quantization.trials import TRIALS
 
 PACKAGE = Path(lingeronnx.__file__).parent
 DIGITS = PACKAGE.parent / "models" / "digits_cnn.onnx"

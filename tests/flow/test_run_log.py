@@ -7,7 +7,7 @@ import math
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.run_log import LOGGER, RunLog, VerdictRecord, format_steps
+from lingeronnx.quantization.run_log import LOGGER, RunLog, VerdictRecord, format_steps
 from tests import nets
 from tests.flow.trials.test_cross_validation import classifier
 

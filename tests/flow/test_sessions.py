@@ -7,11 +7,11 @@ import onnxruntime
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.assign import group_shared_scales
-from lingeronnx.flow.planning import calibration, scale_assignment
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize, resolve_control_flow
-from lingeronnx.passes.folding.shape_tracing import is_fully_shaped, trace_shapes
+from lingeronnx.quantization.normalize import normalize, resolve_control_flow
+from lingeronnx.quantization.normalize.folding.shape_tracing import is_fully_shaped, trace_shapes
+from lingeronnx.quantization.scales import group_shared_scales
+from lingeronnx.quantization.steps import calibration, scale_assignment
 from tests import nets
 
 

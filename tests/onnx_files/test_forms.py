@@ -7,10 +7,10 @@ import pytest
 
 from lingeronnx.errors import LingerOnnxError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize, resolve_control_flow, run_entry_passes
-from lingeronnx.passes.entry.raise_opset import convert_opset
-from lingeronnx.passes.folding.identity import drop_identity
-from lingeronnx.passes.folding.zero_states import drop_zero_states
+from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes
+from lingeronnx.quantization.normalize.entry.raise_opset import convert_opset
+from lingeronnx.quantization.normalize.folding.identity import drop_identity
+from lingeronnx.quantization.normalize.folding.zero_states import drop_zero_states
 from tests.onnx_files.helpers import close, images, proto, quantized, rand
 from tests.passes.helpers import (
     check_pass_fires,

@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.onnx_files.helpers import close, images, proto, quantized, rand
 from tests.passes.helpers import feeds, graph, ops, outputs, positive
 

@@ -9,10 +9,10 @@ from onnx import helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.flow.lower import extract_plan
 from lingeronnx.formats import find_integer_op
 from lingeronnx.graph import ir
 from lingeronnx.ops import get_rule_for_integer_op
+from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets import PLATFORMS, get_target

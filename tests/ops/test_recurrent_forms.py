@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.passes import run_entry_passes
+from lingeronnx.quantization.normalize import run_entry_passes
 from lingeronnx.reference import reference_ops
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session

@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 
 

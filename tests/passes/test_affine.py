@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.layers.channel_affine import fold_affine
-from lingeronnx.passes.layers.fold_into_next_layer import (
+from lingeronnx.quantization.normalize.layers.channel_affine import fold_affine
+from lingeronnx.quantization.normalize.layers.fold_into_next_layer import (
     fold_batch_norm_into_next_layer,
     fold_factor_into_next_layer,
 )
-from lingeronnx.passes.layers.linear import fuse_linear
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.passes.helpers import (
     changes,
     check_pass_fires,

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.passes.axes.factored_axes import (
+from lingeronnx.quantization.normalize.axes.factored_axes import (
     BATCH_FACTOR,
     AxisFactor,
     FactoredView,

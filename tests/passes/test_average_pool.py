@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.spatial_pool import convert_spatial_pools
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.spatial_pool import convert_spatial_pools
 from tests.case_selection import limit_examples
 from tests.passes.helpers import (
     changes,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.axes.cancel_transposes import cancel_transposes
-from lingeronnx.passes.entry.lift_constants import remove_dead_nodes
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.recurrent import convert_recurrent_layers
-from lingeronnx.passes.layers.reversed_sequence import fold_sequence_reversal
+from lingeronnx.quantization.normalize.axes.cancel_transposes import cancel_transposes
+from lingeronnx.quantization.normalize.entry.lift_constants import remove_dead_nodes
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.recurrent import convert_recurrent_layers
+from lingeronnx.quantization.normalize.layers.reversed_sequence import fold_sequence_reversal
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, feeds, graph, ops, rand
 
 T, WIDTH, H = 5, 4, 3

@@ -7,8 +7,8 @@ import pytest
 
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import set_batch_axes
-from lingeronnx.passes.axes.batch_first import move_batch_to_front
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.axes.batch_first import move_batch_to_front
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import (
     check_pass_fires,
     check_pass_leaves_alone,

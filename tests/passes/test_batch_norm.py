@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.batch_norm import fold_batch_norm
-from lingeronnx.passes.layers.linear import fuse_linear
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.batch_norm import fold_batch_norm
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.passes.helpers import (
     changes,
     check_pass_fires,

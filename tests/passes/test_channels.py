@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.axes.channel_selection import fold_channel_selection
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.axes.channel_selection import fold_channel_selection
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import changes, check_pass_leaves_alone, feeds, graph, ops, outputs, rand
 
 FOLD = "a = Reshape(c, fold) t = Transpose<perm = [1, 0, 2]>(a) "

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.constant_matmul import canonicalize_constant_matmul
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.constant_matmul import canonicalize_constant_matmul
 from tests.passes.helpers import changes, graph, ops, outputs, rand, reasons
 
 

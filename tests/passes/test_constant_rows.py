@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.passes.axes.constant_concat import replace_concat_with_constants
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.axes.constant_concat import replace_concat_with_constants
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, proto, rand
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding import constants
-from lingeronnx.passes.folding.constants import fold_constants
+from lingeronnx.quantization.normalize.folding import constants
+from lingeronnx.quantization.normalize.folding.constants import fold_constants
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, rand
 
 TOLERANCE = 1e-6

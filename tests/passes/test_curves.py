@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.activations.unary_functions import (
+from lingeronnx.quantization.normalize.activations.unary_functions import (
     fuse_known_activations,
     fuse_unary_functions,
 )

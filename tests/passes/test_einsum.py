@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.einsum import decompose_einsum
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.einsum import decompose_einsum
 from tests.case_selection import limit_examples
 from tests.passes.helpers import changes, graph, ops, outputs, rand, reasons
 

@@ -9,18 +9,24 @@ import pytest
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
 from lingeronnx.graph.expansion_limits import MAX_UNROLLED_ITERATIONS
-from lingeronnx.passes.entry.check_schemas import check_schemas
-from lingeronnx.passes.entry.float32 import convert_to_float32
-from lingeronnx.passes.entry.lift_constants import lift_constants
-from lingeronnx.passes.entry.raise_opset import (
+from lingeronnx.quantization.normalize.entry.check_schemas import check_schemas
+from lingeronnx.quantization.normalize.entry.float32 import convert_to_float32
+from lingeronnx.quantization.normalize.entry.lift_constants import lift_constants
+from lingeronnx.quantization.normalize.entry.raise_opset import (
     MAX_IR_VERSION,
     MAX_OPSET,
     TARGET_OPSET,
     convert_opset,
 )
-from lingeronnx.passes.entry.reject_unsupported import MAX_TENSOR_ELEMENTS, reject_unsupported
-from lingeronnx.passes.entry.sequences import replace_sequences
-from lingeronnx.passes.folding.control_flow import inline_static_control_flow, reject_control_flow
+from lingeronnx.quantization.normalize.entry.reject_unsupported import (
+    MAX_TENSOR_ELEMENTS,
+    reject_unsupported,
+)
+from lingeronnx.quantization.normalize.entry.sequences import replace_sequences
+from lingeronnx.quantization.normalize.folding.control_flow import (
+    inline_static_control_flow,
+    reject_control_flow,
+)
 from tests.passes.helpers import (
     changes,
     check_pass_fires,

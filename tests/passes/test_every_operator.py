@@ -6,13 +6,13 @@ import numpy as np
 
 from lingeronnx.graph import ir, operators
 from lingeronnx.graph.batch_axes import infer_batch_axes
-from lingeronnx.passes.axes.batch_first import move_batch_to_front
-from lingeronnx.passes.axes.cancel_transposes import cancel_transposes
-from lingeronnx.passes.axes.transpose_into_linear import fold_transpose_into_linear
-from lingeronnx.passes.axes.unfold_linear_batch import unfold_linear_batch
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.linear import fuse_linear
-from lingeronnx.passes.layers.recurrent import convert_recurrent_layers
+from lingeronnx.quantization.normalize.axes.batch_first import move_batch_to_front
+from lingeronnx.quantization.normalize.axes.cancel_transposes import cancel_transposes
+from lingeronnx.quantization.normalize.axes.transpose_into_linear import fold_transpose_into_linear
+from lingeronnx.quantization.normalize.axes.unfold_linear_batch import unfold_linear_batch
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
+from lingeronnx.quantization.normalize.layers.recurrent import convert_recurrent_layers
 from tests.each import check_each
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, rand
 

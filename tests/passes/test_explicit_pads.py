@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.layers.resolve_padding import resolve_padding
+from lingeronnx.quantization.normalize.layers.resolve_padding import resolve_padding
 from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, rand
 
 TOLERANCE = 1e-5

@@ -7,7 +7,7 @@ import pytest
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import set_batch_axes
-from lingeronnx.passes.entry.dynamic_batch import make_batch_dynamic
+from lingeronnx.quantization.normalize.entry.dynamic_batch import make_batch_dynamic
 from lingeronnx.run.runners import get_input_specs
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
 

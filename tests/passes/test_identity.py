@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.folding.identity import drop_identity
+from lingeronnx.quantization.normalize.folding.identity import drop_identity
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, rand
 
 IN = "g (float[N,3,4,5] x)"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.axes.bypass_concat import bypass_concat
+from lingeronnx.quantization.normalize.axes.bypass_concat import bypass_concat
 
 from .helpers import check_pass_fires, check_pass_leaves_alone, graph
 

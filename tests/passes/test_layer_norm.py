@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.layers.layer_norm import fuse_layer_norm
+from lingeronnx.quantization.normalize.layers.layer_norm import fuse_layer_norm
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, positive, rand
 
 EPS, TWO = np.float32(1e-5), np.float32(2)

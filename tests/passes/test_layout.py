@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.axes.cancel_transposes import cancel_transposes
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.axes.cancel_transposes import cancel_transposes
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import (
     changes,
     check_pass_fires,

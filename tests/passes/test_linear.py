@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.layers.linear import fuse_linear
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.passes.helpers import (
     changes,
     check_pass_fires,

@@ -5,7 +5,9 @@ import pytest
 
 from lingeronnx.graph import ir
 from lingeronnx.ops.functions.attention_masks import MASK_VALUE
-from lingeronnx.passes.activations.attention_mask import canonicalize_attention_masks
+from lingeronnx.quantization.normalize.activations.attention_mask import (
+    canonicalize_attention_masks,
+)
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, rand
 
 NET = "g (float[N,3,4] x) => (float[N,3,4] y) {{ {nodes} }}"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.axes.merge_axes import merge_axes
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.axes.merge_axes import merge_axes
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.case_selection import limit_examples
 from tests.passes.helpers import (
     changes,

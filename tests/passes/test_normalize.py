@@ -6,8 +6,8 @@ import pytest
 
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
-from lingeronnx.passes import NORMALIZATION_PASSES, Pass, normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize import NORMALIZATION_PASSES, Pass, normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import (
     feeds,
     graph,
@@ -111,7 +111,8 @@ def test_a_failing_pass_is_named(monkeypatch):
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(
-        "lingeronnx.passes.NORMALIZATION_PASSES", (*NORMALIZATION_PASSES[:2], Pass("broken", fail))
+        "lingeronnx.quantization.normalize.NORMALIZATION_PASSES",
+        (*NORMALIZATION_PASSES[:2], Pass("broken", fail)),
     )
     with pytest.raises(
         InternalError, match="pass broken failed after passes check-control, prepare: oh"

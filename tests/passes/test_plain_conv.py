@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.layers.batch_norm import fold_batch_norm
-from lingeronnx.passes.layers.unit_stride_conv_transpose import convert_unit_stride_conv_transpose
+from lingeronnx.quantization.normalize.layers.batch_norm import fold_batch_norm
+from lingeronnx.quantization.normalize.layers.unit_stride_conv_transpose import (
+    convert_unit_stride_conv_transpose,
+)
 from tests.passes.helpers import (
     check_pass_fires,
     check_pass_leaves_alone,

@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.entry.lift_constants import lift_constants, remove_dead_nodes
+from lingeronnx.quantization.normalize.entry.lift_constants import lift_constants, remove_dead_nodes
 from tests.passes.helpers import check_pass_fires, feeds, graph, interface, ops, outputs, rand
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
-from lingeronnx.passes import (
+from lingeronnx.quantization.normalize import (
     CONTROL_FLOW_PASSES,
     ENTRY_PASSES,
     NORMALIZATION_PASSES,
@@ -18,8 +18,8 @@ from lingeronnx.passes import (
     PassResult,
     SkipReason,
 )
-from lingeronnx.passes._pass import NO_SUBGRAPHS, match_op_types, run_passes
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize._pass import NO_SUBGRAPHS, match_op_types, run_passes
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import feeds, graph, positive, rand
 
 EVERY = {step.name: step for step in (*ENTRY_PASSES, *CONTROL_FLOW_PASSES, *NORMALIZATION_PASSES)}

@@ -9,8 +9,11 @@ import pytest
 from lingeronnx.graph import ir
 from lingeronnx.ops.layers.recurrent import explain_unsupported
 from lingeronnx.ops.layers.recurrent import optional_input_indices as given_to
-from lingeronnx.passes import normalize, resolve_control_flow, run_entry_passes
-from lingeronnx.passes.layers.recurrent import convert_recurrent_layers, convert_to_time_first
+from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes
+from lingeronnx.quantization.normalize.layers.recurrent import (
+    convert_recurrent_layers,
+    convert_to_time_first,
+)
 from lingeronnx.run.runners import get_input_specs
 from tests.passes.helpers import (
     changes,

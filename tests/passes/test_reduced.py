@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.reductions_to_pools import convert_reductions_to_pools
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.reductions_to_pools import convert_reductions_to_pools
 from tests.case_selection import limit_examples
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, proto, rand
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.constant_targets import make_targets_constant
+from lingeronnx.quantization.normalize.folding.constant_targets import make_targets_constant
 from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph
 
 VIEW = """

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.axes.unfold_linear_batch import unfold_linear_batch
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from lingeronnx.passes.layers.linear import fuse_linear
+from lingeronnx.quantization.normalize.axes.unfold_linear_batch import unfold_linear_batch
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.passes.helpers import (
     check_pass_fires,
     check_pass_leaves_alone,

@@ -11,7 +11,7 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError, InternalError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes import (
+from lingeronnx.quantization.normalize import (
     CONTROL_FLOW_PASSES,
     ENTRY_PASSES,
     NORMALIZATION_PASSES,
@@ -23,7 +23,7 @@ from lingeronnx.passes import (
     resolve_control_flow,
     run_entry_passes,
 )
-from lingeronnx.passes._pass import (
+from lingeronnx.quantization.normalize._pass import (
     CONSTANTS_LIFTED,
     FUNCTIONS_INLINED,
     NO_SUBGRAPHS,

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.layers.factor_through_matmul import fold_factor_through_matmul
-from lingeronnx.passes.layers.linear import fuse_linear
+from lingeronnx.quantization.normalize.layers.factor_through_matmul import (
+    fold_factor_through_matmul,
+)
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, rand
 
 HELD = {"w": rand(6, 6), "u": rand(6, 6, seed=1), "s": np.float32(0.25)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.passes.layers.sequence_pool import convert_sequence_pools
+from lingeronnx.quantization.normalize.layers.sequence_pool import convert_sequence_pools
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph
 
 

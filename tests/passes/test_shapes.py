@@ -3,7 +3,7 @@
 import numpy as np
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import graph, rand
 
 

@@ -8,14 +8,17 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes.activations.clip import convert_min_max_to_clip
-from lingeronnx.passes.activations.softmax import canonicalize_softmax
-from lingeronnx.passes.axes.transpose_into_linear import fold_transpose_into_linear
-from lingeronnx.passes.entry.lift_constants import inline_functions, remove_dead_nodes
-from lingeronnx.passes.folding.constants import convert_cast_like
-from lingeronnx.passes.folding.shape_tracing import fold_known_shapes, trace_shapes
-from lingeronnx.passes.folding.zero_states import drop_zero_states
-from lingeronnx.passes.layers.linear import fuse_linear
+from lingeronnx.quantization.normalize.activations.clip import convert_min_max_to_clip
+from lingeronnx.quantization.normalize.activations.softmax import canonicalize_softmax
+from lingeronnx.quantization.normalize.axes.transpose_into_linear import fold_transpose_into_linear
+from lingeronnx.quantization.normalize.entry.lift_constants import (
+    inline_functions,
+    remove_dead_nodes,
+)
+from lingeronnx.quantization.normalize.folding.constants import convert_cast_like
+from lingeronnx.quantization.normalize.folding.shape_tracing import fold_known_shapes, trace_shapes
+from lingeronnx.quantization.normalize.folding.zero_states import drop_zero_states
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.passes.helpers import (
     changes,
     check_pass_fires,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lingeronnx.passes.axes.split_to_slices import convert_split_to_slices
+from lingeronnx.quantization.normalize.axes.split_to_slices import convert_split_to_slices
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph
 
 NET = "g (float[N,6,4] x) => (float[N,2,4] a, float[N,3,4] z) {{ {nodes} }}"

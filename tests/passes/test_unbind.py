@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.passes.axes.unbind import slice_before_transpose
+from lingeronnx.quantization.normalize.axes.unbind import slice_before_transpose
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph
 
 QKV = """g (float[N,4,30] x) => (float[N,5,4,2] q, float[N,5,4,2] k, float[N,5,4,2] v) {{

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.methods.equalize import equalize_channels
-from lingeronnx.flow.methods.receptive_fields import compute_covariances
-from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
+from lingeronnx.quantization.methods.equalize import equalize_channels
+from lingeronnx.quantization.methods.receptive_fields import compute_covariances
+from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.run.data import Data
 from lingeronnx.run.memory import bytes_per_sample, choose_batch_size
 from lingeronnx.run.runners import FloatRunner, get_input_specs, model_stages

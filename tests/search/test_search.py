@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError, ConstraintError, DataError
-from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
-from lingeronnx.flow.assign import group_shared_scales
 from lingeronnx.graph import ir
+from lingeronnx.quantization import build_candidate, plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.scales import group_shared_scales
 from lingeronnx.run.session import Session
 from lingeronnx.search import Goal, search
 from lingeronnx.search.cost import AttemptCost, measure_cost

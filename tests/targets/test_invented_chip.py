@@ -214,7 +214,7 @@ def test_it_is_a_value_everywhere():
     assert get_target(row) is row
     with pytest.raises(lo.ConfigError, match="unknown platform 'nimbus'"):
         get_target("nimbus")
-    from lingeronnx.flow.config import QuantConfig
+    from lingeronnx.quantization.config import QuantConfig
 
     with pytest.raises(lo.ConfigError, match="platform = 3: it must be a name or a Target"):
         QuantConfig.of({"platform": 3})

@@ -8,7 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import ConfigError
-from ...flow import (
+from ...formats.node_validation import check_nodes
+from ...graph import ir
+from ...graph.name_mapping import restore_user_names
+from ...ops import Violation, find_lowering_rule
+from ...ops.macs import count_macs
+from ...quantization import (
     QuantizedModel,
     build_quantized_model,
     normalize_model,
@@ -17,15 +22,10 @@ from ...flow import (
     require_calibrated_scales,
     require_data,
 )
-from ...flow.config import QuantConfig
-from ...flow.factor_groups import partition_with_clip_fallback
-from ...flow.report import FloatNode, split_float_nodes
-from ...formats.node_validation import check_nodes
-from ...graph import ir
-from ...graph.name_mapping import restore_user_names
-from ...legalization import AppliedRewrite, legalize_graph
-from ...ops import Violation, find_lowering_rule
-from ...ops.macs import count_macs
+from ...quantization.config import QuantConfig
+from ...quantization.factor_groups import partition_with_clip_fallback
+from ...quantization.legalize import AppliedRewrite, legalize_graph
+from ...quantization.report import FloatNode, split_float_nodes
 from ...run.integer.runner import detect_target
 from ...run.provenance import map_to_float_names
 from ...run.session import is_integer_graph

@@ -9,19 +9,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import ConstraintError, ModelError
-from ...flow.assign import ScalePolicy, assign_qparams, group_shared_scales
-from ...flow.config import QuantConfig
-from ...flow.factor_groups import find_saturating_clips, partition_with_clip_fallback
-from ...flow.lower import lower
-from ...flow.partition import Partition, partition_graph
-from ...flow.report import FloatNode, split_float_nodes
-from ...flow.report.merges import MergeOption, find_merge_options
-from ...flow.report.program import ProgramReport, build_program_report
 from ...formats import CLIP
 from ...graph import ir
 from ...lowering import LoweringResult
 from ...ops.chip_part import extract_chip_part
 from ...ops.macs import count_macs
+from ...quantization.config import QuantConfig
+from ...quantization.factor_groups import find_saturating_clips, partition_with_clip_fallback
+from ...quantization.lower import lower
+from ...quantization.partition import Partition, partition_graph
+from ...quantization.report import FloatNode, split_float_nodes
+from ...quantization.report.merges import MergeOption, find_merge_options
+from ...quantization.report.program import ProgramReport, build_program_report
+from ...quantization.scales import ScalePolicy, assign_qparams, group_shared_scales
 from ...targets import AppliedRewrite, PackerArguments, Target
 
 __all__ = ["Forecast", "forecast_deployment"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import ModelError
-from ...flow.report import split_float_nodes
 from ...formats import (
     ATTRIBUTE_RENAMES,
     DEQUANT,
@@ -23,6 +22,7 @@ from ...formats import (
 from ...graph import ir
 from ...ops import Violation, format_limit_rule, get_rule_for_integer_op
 from ...plan import Affine
+from ...quantization.report import split_float_nodes
 from ...run.integer.sizes import infer_shapes
 from ...targets import Target
 from .report import Check

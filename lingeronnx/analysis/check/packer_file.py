@@ -8,9 +8,6 @@ from dataclasses import replace
 import onnx
 
 from ...errors import ModelError, split_words
-from ...flow.report import FloatNode, split_float_nodes
-from ...flow.report.merges import find_merge_options
-from ...flow.report.program import build_program_report
 from ...formats import DEQUANT, INTEGER_OPS, is_quantized_domain
 from ...formats.node_validation import check_nodes
 from ...graph import ir, onnx_file
@@ -19,6 +16,9 @@ from ...graph.name_mapping import restore_user_names
 from ...ops.chip_part import extract_chip_part, is_host_dequant
 from ...ops.macs import count_macs
 from ...plan.synthetic_calibration import collect_calibration_warnings
+from ...quantization.report import FloatNode, split_float_nodes
+from ...quantization.report.merges import find_merge_options
+from ...quantization.report.program import build_program_report
 from ...run.integer.runner import detect_target
 from ...targets import DEFAULT, DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, get_target
 from .integer_graph import check_integer

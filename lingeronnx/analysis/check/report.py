@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import overload
 
 from ...deprecation import keep_old_members
-from ...flow.report import FloatNode, format_findings, format_float_nodes, format_rewrites
-from ...flow.report.merges import MergeOption
-from ...flow.report.program import PartReport, ProgramReport
-from ...legalization import AppliedRewrite
 from ...ops import Violation
+from ...quantization.legalize import AppliedRewrite
+from ...quantization.report import FloatNode, format_findings, format_float_nodes, format_rewrites
+from ...quantization.report.merges import MergeOption
+from ...quantization.report.program import PartReport, ProgramReport
 from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
 from ...targets.verdict import combine_bases
 from ...text import (

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...deprecation import keep_old_members
-from ...flow import QuantizedModel
-from ...flow.assign import ScalePolicy
-from ...flow.lower import extract_plan
 from ...formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
 from ...graph import ir
 from ...ops import Violation
 from ...plan import Affine, Plan
+from ...quantization import QuantizedModel
+from ...quantization.lower import extract_plan
+from ...quantization.scales import ScalePolicy
 from ...text import format_table
 from .suspicions import LIMIT_KIND, Suspicion, find_graph_suspicions, find_model_suspicions
 

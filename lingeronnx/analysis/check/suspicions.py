@@ -23,10 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...escaping import quote_shell
-from ...flow import QuantizedModel
-from ...flow.assign import calibrate_activations, group_shared_scales
-from ...flow.observe import TensorStats
-from ...flow.partition import Partition
 from ...formats import (
     CONCAT,
     DEQUANT,
@@ -38,6 +34,10 @@ from ...formats import (
 from ...graph import ir
 from ...graph.attributes import get_number
 from ...ops import Violation, get_rule_for_integer_op
+from ...quantization import QuantizedModel
+from ...quantization.calibration import TensorStats
+from ...quantization.partition import Partition
+from ...quantization.scales import calibrate_activations, group_shared_scales
 from ..profile.outliers import MAX_RATIO, QUANTILE, compute_outlier_rows
 
 __all__ = ["LIMIT_KIND", "Suspicion", "find_graph_suspicions", "find_model_suspicions"]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
-from ...flow.prepare.selectors import select_tensors
 from ...graph import ir, operators
+from ...quantization.prepare.selectors import select_tensors
 from ...run.provenance import load_quantize_settings
 from .channel_causes import diagnose_large_values, diagnose_minor_issues, diagnose_uneven_weights
 from .finding import LayerFinding

@@ -25,7 +25,9 @@ import numpy as np
 
 from ...deprecation import keep_old_members
 from ...errors import LingerOnnxError
-from ...flow import (
+from ...ops.macs import count_macs
+from ...plan import Plan
+from ...quantization import (
     PlannedModel,
     PreparedModel,
     apply_external_plan,
@@ -33,12 +35,10 @@ from ...flow import (
     prepare_model,
     refine_weights,
 )
-from ...flow.config import parse_override
-from ...flow.lower import lower
-from ...flow.planning.scale_sources import plan_without_range_transforms
-from ...flow.recipe import get_equalizing_effort, refines_weights
-from ...ops.macs import count_macs
-from ...plan import Plan
+from ...quantization.config import parse_override
+from ...quantization.lower import lower
+from ...quantization.recipe import get_equalizing_effort, refines_weights
+from ...quantization.steps.scale_sources import plan_without_range_transforms
 from ...run.provenance import load_quantize_settings
 from ...run.session import Session
 from ..stats.pair_measures import PairMeasures

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...flow.lower import extract_plan
 from ...plan import Affine
+from ...quantization.lower import extract_plan
 from ...run.session import Session
 from ..stats.stored_form import StoredForm, matching_factors
 

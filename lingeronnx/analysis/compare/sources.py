@@ -20,11 +20,11 @@ import numpy as np
 import onnx
 
 from ...errors import ConfigError, DataError
-from ...flow import QuantizedModel
-from ...flow.lower import extract_plan
 from ...graph import ir
 from ...plan import Affine, Plan
-from ...plan.fake_quant import build_fake_quantized_graph, split_at_tensors
+from ...quantization import QuantizedModel
+from ...quantization.lower import extract_plan
+from ...quantization.scales.fake_quant import build_fake_quantized_graph, split_at_tensors
 from ...run.data import InputSpec
 from ...run.dump import INDEX_FILE, qparams_from_json
 from ...run.provenance import apply_fixed_inputs

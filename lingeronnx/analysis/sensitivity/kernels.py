@@ -17,12 +17,12 @@ from itertools import product
 import numpy as np
 
 from ... import formats
-from ...flow import PlannedModel
-from ...flow.lower import lower
-from ...flow.partition import Partition
 from ...graph import ir
 from ...ops import Op
 from ...plan import Affine
+from ...quantization import PlannedModel
+from ...quantization.lower import lower
+from ...quantization.partition import Partition
 from ...run.runners.float_fallbacks import extract_submodel
 from ...run.session import Session
 

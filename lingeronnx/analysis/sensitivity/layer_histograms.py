@@ -18,10 +18,10 @@ import numpy as np
 from ...errors import ConfigError
 from ...escaping import escape_invisible
 from ...files import replace_file
-from ...flow import PlannedModel
 from ...graph import ir
 from ...ops import get_weight_values
 from ...plan import Affine
+from ...quantization import PlannedModel
 from .layers import RoundedOperator
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...escaping import quote_shell
-from ...flow import PlannedModel
-from ...flow.prepare.selectors import select_nodes
 from ...formats import QUANT
 from ...graph import ir
 from ...ops import Op, get_weight_values, replace_weight_values
 from ...ops.macs import count_macs
 from ...plan import Affine
+from ...quantization import PlannedModel
+from ...quantization.prepare.selectors import select_nodes
 from ...targets import Target
 from .kernels import FINE_BITS, build_integer_operators
 from .trial import RoundableModel, RoundedSet

@@ -24,10 +24,16 @@ from types import CodeType
 from typing import Any
 
 from ...errors import ConfigError, DataError, suggest_nearest
-from ...flow import PlannedModel, plan_model, prepare_model, require_calibrated_scales, require_data
 from ...graph import ir
 from ...hashing import hash_concatenation
 from ...plan import Plan
+from ...quantization import (
+    PlannedModel,
+    plan_model,
+    prepare_model,
+    require_calibrated_scales,
+    require_data,
+)
 from ...run.accuracy_warnings import format_chance_warning
 from ...run.data import Data, Progress
 from ...run.streaming import unroll_calls

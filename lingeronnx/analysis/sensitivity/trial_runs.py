@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...flow import PlannedModel
 from ...graph import ir
 from ...hashing import hash_concatenation
 from ...plan.synthetic_calibration import SYNTHETIC_WARNING
+from ...quantization import PlannedModel
 from ...run.cluster import map_jobs
 from ...run.data import Batch, Data, Progress
 from ...run.metrics import call_user_function

@@ -112,7 +112,7 @@ def deploy(
     load_data = make_data_loader(options)
     with progress_bar() as progress:
         from ... import api
-        from ...flow.config import merge_overrides
+        from ...quantization.config import merge_overrides
 
         deployment = api.deploy(
             model,

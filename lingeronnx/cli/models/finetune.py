@@ -184,7 +184,7 @@ def finetune(
     settings = {key: value for key, value in options.items() if value is not None and value != ()}
     with progress_bar() as progress:
         from ... import api
-        from ...flow.config import merge_overrides
+        from ...quantization.config import merge_overrides
 
         result = api.finetune(
             model,

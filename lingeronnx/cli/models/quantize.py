@@ -36,9 +36,9 @@ from ..terminal import progress_bar
 
 if TYPE_CHECKING:
     from ...deployment import Deployment
-    from ...flow import QuantizedModel
     from ...plan import Plan
     from ...qdq.encodings import Encodings
+    from ...quantization import QuantizedModel
 
 __all__ = ["quantize"]
 
@@ -271,7 +271,7 @@ def quantize(
     state_feedback = parse_pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
-        from ...flow.config import merge_overrides
+        from ...quantization.config import merge_overrides
 
         _check_deploy(deploy_to, model, calib, plan)
         calib = load_data(calib)
@@ -383,8 +383,8 @@ def _check_deploy(
     A plan or a quantized model needs no data. Nothing is checked if `folder` is None.
     """
     from ...deployment import check_folder
-    from ...flow import require_data
     from ...graph import ir
+    from ...quantization import require_data
 
     if folder is not None:
         check_folder(folder)
@@ -420,8 +420,8 @@ def _write_deployment(
         If a scale does not come from calibration data.
     """
     from ... import api
-    from ...flow import require_calibrated_scales
     from ...graph import ir
+    from ...quantization import require_calibrated_scales
 
     if folder is None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...escaping import join_lines
-from ...settings import SETTINGS
+from ...quantization.settings import SETTINGS
 from ...targets import DEFAULT
 from .._shared import (
     DATA_HELP,

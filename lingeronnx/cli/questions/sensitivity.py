@@ -146,7 +146,7 @@ def sensitivity(
 
     with created_folder(folder), progress_bar() as progress:
         from ... import api
-        from ...flow.config import merge_overrides
+        from ...quantization.config import merge_overrides
 
         ranking = api.sensitivity(
             model,

@@ -23,6 +23,6 @@ def schema(what: str) -> None:
     quant.yaml (--config), a plan (--save-plan), a report (quantize --json), prices of a chip
     (profile-board -o). An editor that knows it completes and checks quant.yaml as it is typed.
     """
-    from ...flow.json_schemas import make_json_schema
+    from ...quantization.json_schemas import make_json_schema
 
     print_json(make_json_schema(what))

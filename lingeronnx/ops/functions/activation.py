@@ -1,8 +1,8 @@
 """Relu and Clip on integers; the scale is unchanged.
 
 Clip exists on `generic` only. On chips, ``Clip(0, b)`` is a Relu on a tensor whose scale maps b to
-the largest integer, so that saturation clips (`flow.factor_groups` chooses such scales). If no
-scale does, ``relu(b - relu(b - x))``, by BatchNorm2dInt and Relu, gives the integers of a Clip.
+the largest integer, so that saturation clips (`quantization.factor_groups` chooses such scales). If
+no scale does, ``relu(b - relu(b - x))``, by BatchNorm2dInt and Relu, gives the integers of a Clip.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ A layer has one direction.
 Weights are [G*H, I] and [G*H, H] in the gate order i, f, g, o or r, z, n. Biases are int32 at
 scale_x*scale_iw and scale_o*scale_hw; the recurrent state has the scale of the output.
 
-The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.layers.recurrent`): x
-[N, T, I], W, R and B in ONNX's gate order, then the optional inputs that attribute `given` names:
-lengths, initial state and cell. Outputs are y [N, T, H], and of an LSTM the last state and cell.
-`explain_unsupported` says why an ONNX LSTM or GRU cannot become one.
+The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU``
+(`quantization.normalize.layers.recurrent`): x [N, T, I], W, R and B in ONNX's gate order, then the
+optional inputs that attribute `given` names: lengths, initial state and cell. Outputs are y [N, T,
+H], and of an LSTM the last state and cell. `explain_unsupported` says why an ONNX LSTM or GRU
+cannot become one.
 
 The integer operators have these optional inputs between x and the weights: lengths, the state as
 integers at the scale of the output, the cell as int32 with 15 fractional bits. Chips start at zero

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ...flow.assign import group_shared_scales, legalize
-from ...flow.partition import Partition
 from ...plan import Affine, Plan
+from ...quantization.partition import Partition
+from ...quantization.scales import group_shared_scales, legalize
 from ...targets import Target
 
 __all__ = ["LearnedScales"]

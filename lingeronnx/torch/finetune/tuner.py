@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, wrap_user_errors
-from ...flow.prepare.float_outputs import map_outputs_to_logits
 from ...graph import ir
+from ...quantization.prepare.float_outputs import map_outputs_to_logits
 from ...run.data import Progress
 from ..checkpoint.file import Checkpoint
 from ..dynamo import import_dynamo

@@ -24,10 +24,10 @@ from torch import nn
 from simulator.kernel import Kernel, Step, TensorSpec
 from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
-from ...flow.lower import lower
-from ...flow.partition import Partition
 from ...graph import ir
 from ...plan import ConstantSource, Plan
+from ...quantization.lower import lower
+from ...quantization.partition import Partition
 from ...run.integer.runner import IntegerRunner
 from ...run.runners import FloatFallback, get_input_specs
 from ...targets import Target

@@ -24,10 +24,10 @@ from torch import nn
 from ...errors import ConfigError, suggest_nearest
 from ...escaping import escape_lines
 from ...files import created_folder, temporary_folder, write_text
-from ...flow import QuantizedModel
 from ...formats import DEQUANT
 from ...graph import ir
 from ...graph.batch_axes import BATCH_AXES_KEY
+from ...quantization import QuantizedModel
 from ..exporter.float_export import Exported
 from ..exporter.float_export import export as export_float
 from ..exporter.signature import resolve_dynamic_axes

@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import ConfigError
-from ...flow.config import QuantConfig
+from ...quantization.config import QuantConfig
 from ...targets import DEFAULT, GENERIC, Target, get_target
 from .export_calls import patch_torch_onnx_export
 from .module_wrappers import (

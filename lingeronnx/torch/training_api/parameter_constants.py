@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ModelError
-from ...flow import PlannedModel
-from ...flow.methods import factors
 from ...graph import ir, operators
+from ...quantization import PlannedModel
+from ...quantization.methods import factors
 from ..checkpoint.parameters import load_checkpoint
 from .computed_constants import ComputedConstants
 from .module_wrappers import get_effective_parameters, get_or_create_annotations

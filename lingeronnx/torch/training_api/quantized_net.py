@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
-from ...flow import QuantizedModel, build_quantized_model
-from ...flow.assign import assign_qparams, group_shared_scales
-from ...flow.observe import TensorStats
 from ...graph import ir
 from ...plan import Plan
+from ...quantization import QuantizedModel, build_quantized_model
+from ...quantization.calibration import TensorStats
+from ...quantization.scales import assign_qparams, group_shared_scales
 from ...run.runners import FloatFallback
 from ...targets import get_target
 from ..qat.fake_common import FakeQuantContext

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from ...errors import DataError
 from ...escaping import escape_invisible
 from ...files import temporary_folder
-from ...flow import PlannedModel, PreparedModel, plan_model, prepare_model
-from ...flow.config import QuantConfig
 from ...graph import ir
 from ...ops import find_lowering_rule
 from ...plan import Plan
+from ...quantization import PlannedModel, PreparedModel, plan_model, prepare_model
+from ...quantization.config import QuantConfig
 from ...run.runners import get_input_specs
 from ...targets import Target
 from ..checkpoint.parameters import state_dict

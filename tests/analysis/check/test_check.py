@@ -8,8 +8,8 @@ import pytest
 
 from lingeronnx.analysis.check.check import check, structure
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.report.program import ProgramReport
 from lingeronnx.graph import ir
+from lingeronnx.quantization.report.program import ProgramReport
 from lingeronnx.targets import VerdictFinding
 from tests.artefacts import quantized
 from tests.deployment.c.programs import make_two_chip_parts

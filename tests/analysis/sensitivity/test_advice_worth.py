@@ -11,7 +11,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
-from lingeronnx.flow.config import parse_override
+from lingeronnx.quantization.config import parse_override
 from tests.compat.test_two_models import net
 from tests.nets import Net
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.analysis.sensitivity.kernels import FINE_BITS, KernelRunner, build_integer_operators
-from lingeronnx.flow import plan_model, prepare_model
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
+from lingeronnx.quantization import plan_model, prepare_model
 from tests.nets import Net
 
 X = np.random.default_rng(4).standard_normal((64, 6, 16)).astype(np.float32)

@@ -23,8 +23,8 @@ from lingeronnx.analysis.sensitivity.layers import list_rounded_operators, resto
 from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivity
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.flow.config import merge_overrides
 from lingeronnx.graph import ir
+from lingeronnx.quantization.config import merge_overrides
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.runners.segments import Segments
 from tests import nets

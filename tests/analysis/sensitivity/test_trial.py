@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
-from lingeronnx.flow.lower import lower
 from lingeronnx.graph import ir
+from lingeronnx.quantization.lower import lower
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.runners.segments import Segments
 from lingeronnx.run.session import Session

@@ -22,9 +22,9 @@ from lingeronnx.analysis.stats.channels import ChannelSums
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.decibels import ratio_db
-from lingeronnx.flow.report.fidelity import describe_break
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
+from lingeronnx.quantization.report.fidelity import describe_break
 from lingeronnx.run.metrics import Agreement
 from tests.case_selection import limit_examples
 from tests.nets import Net
@@ -122,12 +122,14 @@ def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
 
     for level, said in ((math.nan, "not finite"), (-math.inf, "-60.0 dB"), (3.0, "3.0 dB")):
         monkeypatch.setattr(
-            "lingeronnx.flow.report.fidelity.measure_tensor_sqnr",
+            "lingeronnx.quantization.report.fidelity.measure_tensor_sqnr",
             lambda *_, value=level: {"a": value, "y": value},
         )
         text = describe_break(Data, exact, exact, None)
         assert f"'a': {said}" in text
-    monkeypatch.setattr("lingeronnx.flow.report.fidelity.measure_tensor_sqnr", lambda *_: 1 / 0)
+    monkeypatch.setattr(
+        "lingeronnx.quantization.report.fidelity.measure_tensor_sqnr", lambda *_: 1 / 0
+    )
     text = describe_break(Data, exact, exact, None)
     assert text == "; the break could not be located (ZeroDivisionError)"
     assert ir.get_tensor_names(exact)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lingeronnx.flow.json_schemas import SCHEMA_DESCRIPTIONS
+from lingeronnx.quantization.json_schemas import SCHEMA_DESCRIPTIONS
 from tests.cli.helpers import CommandFolder
 
 

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.flow.assign.calibrators import (
+from lingeronnx.quantization.calibration import ConsumerFunction, TensorStats
+from lingeronnx.quantization.calibration.calibrators import (
     PERCENTILE,
     choose_symmetric_scale,
     full_range_scale,
     kl_divergence,
     percentile_threshold,
 )
-from lingeronnx.flow.config import QuantConfig
-from lingeronnx.flow.observe import ConsumerFunction, TensorStats
+from lingeronnx.quantization.config import QuantConfig
 from tests import nets
 from tests.case_selection import limit_examples
 

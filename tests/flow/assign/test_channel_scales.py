@@ -12,12 +12,12 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.flow.assign import group_shared_scales, legalize
-from lingeronnx.flow.lower import extract_plan
-from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.ops import find_lowering_rule
 from lingeronnx.plan import Affine, PerAxis, Plan
+from lingeronnx.quantization.lower import extract_plan
+from lingeronnx.quantization.partition import Partition
+from lingeronnx.quantization.scales import group_shared_scales, legalize
 from lingeronnx.targets import GENERIC
 from tests import artefacts, nets
 from tests.nets import Net, line

@@ -4,8 +4,11 @@ host.
 
 import pytest
 
-from lingeronnx.flow.assign.scale_policy import describe_ineffective_overrides, resolve_scale_policy
-from lingeronnx.flow.prepare import prepare_model
+from lingeronnx.quantization.prepare import prepare_model
+from lingeronnx.quantization.scales.scale_policy import (
+    describe_ineffective_overrides,
+    resolve_scale_policy,
+)
 from tests.nets import Net, samples
 
 SAID = {"scale": 64.0, "weight_bits": 8, "out_bits": 32}

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.flow.assign.group_scales import compute_group_qparams
-from lingeronnx.flow.lower import extract_plan
 from lingeronnx.graph import ir
 from lingeronnx.plan import MAX_GROUP_FACTOR, Affine, PerAxis, PerGroup, Plan, make_grouped_qparams
+from lingeronnx.quantization.lower import extract_plan
+from lingeronnx.quantization.scales.group_scales import compute_group_qparams
 from tests import artefacts, nets
 from tests.case_selection import limit_examples
 from tests.nets import Net

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lingeronnx.flow.assign.legalize import _ScaleLegalizer
 from lingeronnx.plan import Affine
+from lingeronnx.quantization.scales.feasible import _ScaleLegalizer
 from lingeronnx.targets import get_target
 from tests.call_counts import count_calls
 

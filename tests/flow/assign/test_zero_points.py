@@ -15,13 +15,16 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.api import simulate
-from lingeronnx.flow.assign import group_shared_scales, legalize
-from lingeronnx.flow.assign.calibrators import choose_affine_qparams, choose_symmetric_scale
-from lingeronnx.flow.lower import extract_plan, lower
-from lingeronnx.flow.observe import TensorStats
-from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
+from lingeronnx.quantization.calibration import TensorStats
+from lingeronnx.quantization.calibration.calibrators import (
+    choose_affine_qparams,
+    choose_symmetric_scale,
+)
+from lingeronnx.quantization.lower import extract_plan, lower
+from lingeronnx.quantization.partition import Partition
+from lingeronnx.quantization.scales import group_shared_scales, legalize
 from lingeronnx.targets import GENERIC
 from tests import artefacts, nets
 from tests.case_selection import mark_rest_slow

@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.flow import RefinementOptions, plan_model, prepare_model, refine_weights
-from lingeronnx.flow.methods.block_reconstruction import compute_block_metric, minimize_block_error
 from lingeronnx.graph import ir
+from lingeronnx.quantization import RefinementOptions, plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.methods.block_reconstruction import (
+    compute_block_metric,
+    minimize_block_error,
+)
 from tests import nets
 from tests.case_selection import limit_examples
 

@@ -7,10 +7,10 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.methods.cell_clipping import simulate_retained_cells
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.methods.cell_clipping import simulate_retained_cells
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net, prepared
 

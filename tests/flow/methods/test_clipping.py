@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import ScalePolicy, assign_qparams, group_shared_scales
-from lingeronnx.flow.methods.clipping import find_costly_clipping
-from lingeronnx.flow.observe import collect_stats
-from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.calibration import collect_stats
+from lingeronnx.quantization.methods.clipping import find_costly_clipping
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.partition import partition_graph
+from lingeronnx.quantization.scales import ScalePolicy, assign_qparams, group_shared_scales
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import get_target
 from tests.nets import Net

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import ScalePolicy, group_shared_scales
-from lingeronnx.flow.methods import factors
-from lingeronnx.flow.methods.equalize import equalize_channels
-from lingeronnx.flow.methods.range_fitting import fit_range_factors
-from lingeronnx.flow.observe import collect_stats
-from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.calibration import collect_stats
+from lingeronnx.quantization.methods import factors
+from lingeronnx.quantization.methods.equalize import equalize_channels
+from lingeronnx.quantization.methods.range_fitting import fit_range_factors
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.partition import partition_graph
+from lingeronnx.quantization.scales import ScalePolicy, group_shared_scales
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import get_target

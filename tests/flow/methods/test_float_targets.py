@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.flow.methods.float_targets import collect_layer_targets
-from lingeronnx.flow.methods.refine import find_refinable_layers
-from lingeronnx.flow.partition import partition_graph
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.plan import Affine, Plan
+from lingeronnx.quantization.methods.float_targets import collect_layer_targets
+from lingeronnx.quantization.methods.refine import find_refinable_layers
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import get_target
 from tests.nets import Net

@@ -5,11 +5,11 @@ itself.
 import numpy as np
 import pytest
 
-from lingeronnx.flow import plan_model, prepare_model, refine_weights
-from lingeronnx.flow.lower import lower
-from lingeronnx.flow.methods.output_gradients import OutputMoments, compute_output_moments
-from lingeronnx.flow.methods.refine import RefinementOptions, find_refinable_layers
 from lingeronnx.graph import ir
+from lingeronnx.quantization import plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.lower import lower
+from lingeronnx.quantization.methods.output_gradients import OutputMoments, compute_output_moments
+from lingeronnx.quantization.methods.refine import RefinementOptions, find_refinable_layers
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
@@ -75,7 +75,7 @@ def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
     graph, mixtures, step = branching(), 1500, 2e-3
     feed = {"x": np.random.default_rng(2).standard_normal((2, 4, 11, 9)).astype(np.float32)}
     monkeypatch.setattr(
-        "lingeronnx.flow.methods.output_gradients._PROJECTIONS_PER_SAMPLE", mixtures
+        "lingeronnx.quantization.methods.output_gradients._PROJECTIONS_PER_SAMPLE", mixtures
     )
     planned = plan_model(
         prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"})

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow import plan_model, prepare_model, refine_weights
-from lingeronnx.flow.lower import lower
-from lingeronnx.flow.methods.refine import RefinementOptions
-from lingeronnx.flow.partition import Partition
 from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.quantization import plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.lower import lower
+from lingeronnx.quantization.methods.refine import RefinementOptions
+from lingeronnx.quantization.partition import Partition
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
@@ -127,7 +127,7 @@ def test_layers_are_told_one_by_one():
 
 def test_scales_are_the_plans():
     """Refinement changes integers, no scale: the plan read back from the graph is the plan."""
-    from lingeronnx.flow.lower import extract_plan
+    from lingeronnx.quantization.lower import extract_plan
 
     result = quantize(net(), {"x": smooth(32, 0)})
     read = extract_plan(result.graph).tensors

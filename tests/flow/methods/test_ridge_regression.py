@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.flow.methods.ridge_regression import fit_weights_to_outputs
+from lingeronnx.quantization.methods.ridge_regression import fit_weights_to_outputs
 from tests import nets
 from tests.case_selection import limit_examples, mark_rest_slow
 

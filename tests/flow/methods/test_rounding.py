@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.flow.methods import rounding
-from lingeronnx.flow.methods.rounding import (
+from lingeronnx.quantization.methods import rounding
+from lingeronnx.quantization.methods.rounding import (
     minimize_by_coordinate_descent,
     output_error,
     round_with_compensation,

@@ -9,9 +9,9 @@ import math
 import pytest
 
 from lingeronnx import api
-from lingeronnx.flow import plan_model, prepare_model
-from lingeronnx.flow.assign import group_shared_scales, legalize
-from lingeronnx.flow.methods.scale_search import search_scales_by_output_error
+from lingeronnx.quantization import plan_model, prepare_model
+from lingeronnx.quantization.methods.scale_search import search_scales_by_output_error
+from lingeronnx.quantization.scales import group_shared_scales, legalize
 from tests import nets
 from tests.flow.trials.test_cross_validation import classifier
 

@@ -8,19 +8,19 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.assign import ScalePolicy, assign_qparams, group_shared_scales
-from lingeronnx.flow.factor_groups import HOST_SCALING_REASON
-from lingeronnx.flow.methods import factors
-from lingeronnx.flow.methods.equalize import equalize_channels
-from lingeronnx.flow.methods.host_scaling import insert_host_scaling, set_host_factors
-from lingeronnx.flow.methods.range_fitting import fit_range_factors
-from lingeronnx.flow.methods.refine import refine_layers
-from lingeronnx.flow.observe import collect_stats
-from lingeronnx.flow.partition import partition_graph
 from lingeronnx.graph import ir
-from lingeronnx.passes import normalize
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.plan import Plan
+from lingeronnx.quantization.calibration import collect_stats
+from lingeronnx.quantization.factor_groups import HOST_SCALING_REASON
+from lingeronnx.quantization.methods import factors
+from lingeronnx.quantization.methods.equalize import equalize_channels
+from lingeronnx.quantization.methods.host_scaling import insert_host_scaling, set_host_factors
+from lingeronnx.quantization.methods.range_fitting import fit_range_factors
+from lingeronnx.quantization.methods.refine import refine_layers
+from lingeronnx.quantization.normalize import normalize
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.partition import partition_graph
+from lingeronnx.quantization.scales import ScalePolicy, assign_qparams, group_shared_scales
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import get_target
 from tests.nets import Net, samples

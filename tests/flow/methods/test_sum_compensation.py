@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingeronnx.flow import (
+from lingeronnx.graph import ir
+from lingeronnx.quantization import (
     RefinementOptions,
     build_candidate,
     plan_model,
     prepare_model,
     refine_weights,
 )
-from lingeronnx.graph import ir
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.session import open_lowered_session
 from tests.nets import Net

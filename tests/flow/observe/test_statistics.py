@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 import lingeronnx as lo
 from lingeronnx.errors import DataError
-from lingeronnx.flow import calibrate_model, prepare_model
-from lingeronnx.flow.observe.statistics import (
+from lingeronnx.quantization import calibrate_model, prepare_model
+from lingeronnx.quantization.calibration.statistics import (
     HALF_BINS,
     TensorStats,
     _clip_softmax_logits,

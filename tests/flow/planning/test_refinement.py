@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.flow import plan_model, prepare_model, refine_weights
-from lingeronnx.flow.methods.refine import find_refinable_layers
-from lingeronnx.flow.prepare.float_outputs import FloatOutputCache
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import compute_value_digests
+from lingeronnx.quantization import plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.methods.refine import find_refinable_layers
+from lingeronnx.quantization.prepare.float_outputs import FloatOutputCache
 from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import passes
 from lingeronnx.errors import InternalError, ModelError
-from lingeronnx.flow.planning import scale_assignment
-from lingeronnx.flow.prepare import rewriter
 from lingeronnx.graph import ir
+from lingeronnx.quantization import normalize as passes
+from lingeronnx.quantization.prepare import rewriter
+from lingeronnx.quantization.steps import scale_assignment
 from tests import nets
 
 

@@ -13,16 +13,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.errors import DataError
-from lingeronnx.flow.prepare.recurrent_states import (
+from lingeronnx.graph import ir
+from lingeronnx.ops.macs import count_macs
+from lingeronnx.quantization.prepare.recurrent_states import (
     find_cell_updates,
     find_gates,
     find_state_ancestors,
     find_unrolled_steps,
 )
-from lingeronnx.flow.prepare.selectors import select_nodes
-from lingeronnx.flow.trials import host_offload
-from lingeronnx.graph import ir
-from lingeronnx.ops.macs import count_macs
+from lingeronnx.quantization.prepare.selectors import select_nodes
+from lingeronnx.quantization.trials import host_offload
 from lingeronnx.targets import get_target
 from tests import nets
 from tests.case_selection import mark_rest_slow

@@ -14,10 +14,10 @@ from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.cli import main
 from lingeronnx.compat import AnalysisQuant
 from lingeronnx.errors import ConfigError
-from lingeronnx.flow.prepare import generate_synthetic_inputs
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
 from lingeronnx.plan.synthetic_calibration import CALIBRATION_KEY, SYNTHETIC_WARNING
+from lingeronnx.quantization.prepare import generate_synthetic_inputs
 from lingeronnx.run.data import InputSpec
 from lingeronnx.run.session import Session
 from tests import nets

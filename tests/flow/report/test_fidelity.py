@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.flow import build_candidate, plan_model, prepare_model
-from lingeronnx.flow.report.evaluation import format_clipped_values
 from lingeronnx.graph import ir
+from lingeronnx.quantization import build_candidate, plan_model, prepare_model
+from lingeronnx.quantization.report.evaluation import format_clipped_values
 from lingeronnx.run.data import Data, InputSpec
 
 X = InputSpec("x", (None, 3), np.dtype(np.float32))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.report.output_parts import PartAgreement, find_part_boundaries
 from lingeronnx.graph import ir
+from lingeronnx.quantization.report.output_parts import PartAgreement, find_part_boundaries
 from tests.passes.helpers import graph, rand
 
 _HEADS = (

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.flow.trials.imported_or_requantized import MIN_SAMPLES
+from lingeronnx.quantization.trials.imported_or_requantized import MIN_SAMPLES
 from tests import nets
 from tests.nets import samples
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.report.program import PartReport, ProgramReport
 from lingeronnx.graph import ir
+from lingeronnx.quantization.report.program import PartReport, ProgramReport
 from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.targets.luna import ARCS
 from tests.nets import Net, samples
@@ -145,7 +145,7 @@ def test_what_an_end_on_the_host_makes_chip_ready_is_not_cut(monkeypatch):
     all of the end.
     """
     monkeypatch.setattr(
-        "lingeronnx.flow.trials.chip_parts.plan_model", None
+        "lingeronnx.quantization.trials.chip_parts.plan_model", None
     )  # planned no more often than without parts
     net = Net(8, 8, 8)
     a = net.node("Exp", net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4)))

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx import api
-from lingeronnx.flow import RefinementOptions, plan_model, prepare_model
-from lingeronnx.flow.lower import lower
-from lingeronnx.flow.report.fidelity import select_measured_tensors
-from lingeronnx.flow.trials.cross_validation import CrossValidation, count_samples
-from lingeronnx.flow.trials.evidence import Gain, compute_gain
-from lingeronnx.flow.trials.trial import Criterion
 from lingeronnx.graph import ir
+from lingeronnx.quantization import RefinementOptions, plan_model, prepare_model
+from lingeronnx.quantization.lower import lower
+from lingeronnx.quantization.report.fidelity import select_measured_tensors
+from lingeronnx.quantization.trials.cross_validation import CrossValidation, count_samples
+from lingeronnx.quantization.trials.evidence import Gain, compute_gain
+from lingeronnx.quantization.trials.trial import Criterion
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from tests import artefacts, nets

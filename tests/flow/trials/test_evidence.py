@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
-from lingeronnx.flow.report.fidelity import Fidelity
-from lingeronnx.flow.trials.evidence import (
+from lingeronnx.quantization import build_candidate, plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.report.fidelity import Fidelity
+from lingeronnx.quantization.trials.evidence import (
     MIN_GAIN_DB,
     SIGNIFICANCE_Z,
     clamp_sqnr_db,
     compare_outputs,
     has_decisive_samples,
 )
-from lingeronnx.flow.trials.trial import Criterion
+from lingeronnx.quantization.trials.trial import Criterion
 from tests import nets
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.api import quantization
-from lingeronnx.flow.assign import scale_policy
-from lingeronnx.flow.trials import held_out
 from lingeronnx.graph import ir
+from lingeronnx.quantization.scales import scale_policy
+from lingeronnx.quantization.trials import held_out
 from lingeronnx.run.data import Data, HoldOut, InputSpec
 from tests.nets import Net
 from tests.passes.helpers import proto, rand

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow import RunLog, build_candidate, plan_model, prepare_model, run_trial
-from lingeronnx.flow.report.fidelity import Fidelity
-from lingeronnx.flow.trials import Criterion, host_offload
-from lingeronnx.flow.trials.evidence import compare_outputs
-from lingeronnx.flow.trials.host_offload import (
+from lingeronnx.graph import ir, operators
+from lingeronnx.quantization import RunLog, build_candidate, plan_model, prepare_model, run_trial
+from lingeronnx.quantization.report.fidelity import Fidelity
+from lingeronnx.quantization.trials import Criterion, host_offload
+from lingeronnx.quantization.trials.evidence import compare_outputs
+from lingeronnx.quantization.trials.host_offload import (
     HostOffload,
     find_offload_candidates,
     make_criterion,
 )
-from lingeronnx.graph import ir, operators
 from tests.nets import Net, samples
 
 _BINS, _MEL, _FRAMES, _WINDOW = 17, 8, 12, 32

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.flow.trials import noisy_scales
+from lingeronnx.quantization.trials import noisy_scales
 from tests import nets
 
 LOUD = 16  # one sample of so many

@@ -5,8 +5,8 @@ of.
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow.trials import Criterion, scale_granularity
-from lingeronnx.flow.trials.scale_granularity import FinerGranularity
+from lingeronnx.quantization.trials import Criterion, scale_granularity
+from lingeronnx.quantization.trials.scale_granularity import FinerGranularity
 from tests import nets
 
 

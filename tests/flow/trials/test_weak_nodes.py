@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
-from lingeronnx.flow.report.fidelity import measure_tensor_sqnr
-from lingeronnx.flow.trials.low_sqnr_nodes import find_low_sqnr_nodes, measure_node_sqnr
+from lingeronnx.quantization import build_candidate, plan_model, prepare_model, refine_weights
+from lingeronnx.quantization.report.fidelity import measure_tensor_sqnr
+from lingeronnx.quantization.trials.low_sqnr_nodes import find_low_sqnr_nodes, measure_node_sqnr
 from lingeronnx.run.session import open_lowered_session
 from tests.nets import Net, samples
 

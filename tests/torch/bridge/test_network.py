@@ -15,9 +15,9 @@ import onnx_ir as oir
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.lower import lower
-from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
+from lingeronnx.quantization.lower import lower
+from lingeronnx.quantization.partition import Partition
 from lingeronnx.run.integer.runner import IntegerRunner
 from lingeronnx.run.runners import FloatFallback
 from lingeronnx.run.session import Session

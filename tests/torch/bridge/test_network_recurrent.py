@@ -7,9 +7,9 @@ import itertools
 import onnx_ir as oir
 import pytest
 
-from lingeronnx.flow.lower import lower
-from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
+from lingeronnx.quantization.lower import lower
+from lingeronnx.quantization.partition import Partition
 from lingeronnx.run.integer.runner import IntegerRunner
 from lingeronnx.targets import get_target
 from simulator import kernels as k

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.flow.lower import extract_plan, lower
 from lingeronnx.formats.layers import FloatLinear
+from lingeronnx.quantization.lower import extract_plan, lower
 from lingeronnx.targets import GENERIC
 from simulator import kernels as k
 from simulator.channel_rescale import ChannelRescale

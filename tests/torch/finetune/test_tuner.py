@@ -11,9 +11,9 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.api.finetuning import replace_initializers
-from lingeronnx.flow import plan_model, prepare_model
-from lingeronnx.flow.lower import lower
 from lingeronnx.graph import ir
+from lingeronnx.quantization import plan_model, prepare_model
+from lingeronnx.quantization.lower import lower
 from tests import nets
 
 torch = pytest.importorskip("torch")

@@ -1,0 +1,473 @@
+"""Equalize channels: one factor per channel, so that one scale per tensor suits all.
+
+For a group of tensors whose channels run through (Relu, pooling, Add), with producing weights W1
+and consuming weights W2, the factor s_c multiplies row c of W1 and the activations, and divides
+column c of W2. In logarithms, with r1, a, r2 the ranges of channel c of W1, the activations and W2
+(mean over channels subtracted), the least-squares solution of "all three even" is
+
+    log s = (w2 * log r2 - w1 * log r1 - wa * log a) / (w1 + wa + w2)
+
+This is cross-layer equalization; Nagel et al. (2019) is the case wa = 0. Which weighting is best,
+or none, depends on the bottleneck of the layer. So each is judged by the noise that it predicts in
+the outputs of the consuming layers, relative to their power P_y:
+
+    N = sum over consumers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c
+    s_c^2 * P_x,c ] / P_y
+
+with dx, dw1, dw2 the steps (range / 127 for 8 bits), P the observed mean squares and m the number
+of weights that read a channel. Sweeps over all groups repeat until nothing changes. A channel that
+is dead in any of the three keeps factor 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
+from ...graph import ir, operators
+from ...ops import Op
+from ...run.runners import FloatRunner
+from ..factor_groups import FactorSets, pin_boundary_tensors
+from ..partition import Partition, quantized_tensors
+from ..scales.scale_policy import ScalePolicy
+from .factors import apply_factors, multiply_factors
+
+__all__ = ["ChannelStats", "equalize_channels"]
+
+_SWEEPS = 6
+_WEIGHTINGS = (
+    (1.0, 0.0, 1.0),
+    (1.0, 0.5, 1.0),
+    (1.0, 1.0, 1.0),
+    (1.0, 2.0, 1.0),
+    (0.0, 1.0, 1.0),
+)  # w1, wa, w2
+_MIN_IMPROVEMENT = 0.98  # factors must predict less than this times the noise without them
+_DEAD_CHANNEL_RATIO = 1e-6
+_MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minimum
+_CHANNELWISE_OPS = frozenset({RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name})
+_DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
+
+
+@dataclass(frozen=True)
+class ChannelStats:
+    """Largest magnitude and mean square of a tensor per channel, float64 [C]."""
+
+    max_abs: np.ndarray
+    mean_square: np.ndarray
+
+    def scale_by(self, factors: np.ndarray) -> ChannelStats:
+        """Return the statistics of the tensor multiplied by `factors` [C], one per channel."""
+        return ChannelStats(self.max_abs * factors, self.mean_square * factors**2)
+
+
+@dataclass(frozen=True)
+class _ChannelGroup:
+    """Tensors that share factors per channel, their producing layers and their consuming layers."""
+
+    tensors: tuple[str, ...]
+    producers: tuple[ir.Node, ...]
+    consumers: tuple[ir.Node, ...]
+
+
+def equalize_channels(
+    partition: Partition,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    policy: ScalePolicy = _DEFAULT_POLICY,
+    runner: FloatRunner | None = None,
+    known_stats: dict[str, ChannelStats] | None = None,
+) -> dict[str, np.ndarray]:
+    """Equalize the channels of a float graph in place, and return the factors.
+
+    Factors are chosen for tensors whose channels run through, such as over a Relu, in up to 6
+    sweeps, only where they predict less than 0.98 times the noise. Weights are changed such that
+    the float function stays the same.
+
+    Parameters
+    ----------
+    partition
+        Partition of the float graph, whose weights are changed.
+    feeds
+        Some tens of calibration samples, in batches.
+    policy
+        Bit widths of activations and weights.
+    runner
+        Runner of the unchanged graph, if there is one already.
+    known_stats
+        Statistics of the unchanged graph on the same feeds, by tensor; missing ones are added to
+        it.
+
+    Returns
+    -------
+    dict
+        {tensor: factors, float64 [channels]}; a tensor is multiplied by its factors. Tensors
+        without change are left out.
+    """
+    groups = _find_channel_groups(partition)
+    if not groups:
+        return {}
+    if known_stats is None:
+        known_stats = {}
+    names = set(partition.activations)
+    missing = names - known_stats.keys()
+    if missing:
+        runner = runner or FloatRunner(partition.graph, missing)
+        known_stats.update(_collect_channel_stats(runner, feeds, missing))
+    stats = {name: known_stats[name] for name in known_stats if name in names}
+    factors: dict[str, np.ndarray] = {}
+    for _ in range(_SWEEPS):
+        changed = False
+        for group in groups:
+            group_factors = _choose_factors(group, stats, policy)
+            if group_factors is None:
+                continue
+            changed = True
+            step = dict.fromkeys(group.tensors, group_factors)
+            apply_factors(partition, step)
+            factors = multiply_factors(factors, step)
+            for name in stats.keys() & set(group.tensors):
+                stats[name] = stats[name].scale_by(group_factors)
+        if not changed:
+            break
+    return factors
+
+
+def _collect_channel_stats(
+    runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
+) -> dict[str, ChannelStats]:
+    """Run all batches; return {tensor of `names`: largest magnitude and mean square per channel}.
+
+    Channels are on axis 1; tensors with fewer than two axes or without elements are left out.
+    """
+    from simulator.histogram import channel_statistics
+
+    stats: dict[str, ChannelStats] = {}
+    counts: dict[str, int] = {}  # elements per channel
+    for feed in feeds:
+        for name, array, _ in runner.run(feed, names):
+            if array.ndim < 2 or not array.size:
+                continue
+            max_abs, power = channel_statistics(array.astype(np.float32, copy=False))
+            previous, previous_count = stats.get(name), counts.get(name, 0)
+            if previous is not None:
+                max_abs = np.maximum(previous.max_abs, max_abs)
+                power = power + previous.mean_square * previous_count
+            counts[name] = previous_count + array.size // array.shape[1]
+            stats[name] = ChannelStats(max_abs, power / counts[name])
+    return stats
+
+
+def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
+    """Return groups of tensors whose channels correspond one to one and may have free factors.
+
+    A group has at least one producing and one consuming layer, and no tensor that must not change,
+    such as a graph input.
+    """
+    factor_sets = FactorSets()
+    pin_boundary_tensors(factor_sets, partition)
+    for node, op in partition.integer_nodes:
+        _add_channel_constraints(factor_sets, node, op)
+    layers = _find_absorbing_layers(partition)
+    groups = []
+    for tensors in factor_sets.groups().values():
+        members = set(tensors)
+        producers = tuple(node for node in layers if ir.output_name(node) in members)
+        consumers = tuple(node for node in layers if ir.input_name(node) in members)
+        if factor_sets.is_free(tensors) and producers and consumers:
+            groups.append(_ChannelGroup(tuple(tensors), producers, consumers))
+    return groups
+
+
+def _find_absorbing_layers(partition: Partition) -> list[ir.Node]:
+    """Return the layers whose weights can absorb factors of input and output, in graph order."""
+    return [
+        node
+        for node, op in partition.integer_nodes
+        if op.scale_constraints.factor_behavior == "absorbed"
+    ]
+
+
+def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> None:
+    """Join the tensors of `node` in `factor_sets` if its channels run through it, or fix them.
+
+    Joined tensors share factors; fixed ones have none. Layers (Conv, Linear) do neither, except
+    that a Linear on other than two axes fixes its input and output. Relu, pools, Add and a flatten
+    of [N, C, 1, 1] join their data inputs with the output. All other operators fix their quantized
+    tensors.
+    """
+    inputs = [ir.input_name(node, index) for index in op.data(node)]
+    output = ir.output_name(node)
+    if node.op_type in ("Conv", "Linear"):
+        factor_sets.find(inputs[0])
+        factor_sets.find(output)
+        rank = len(ir.get_shape(node.outputs[0]) or ())
+        if node.op_type == "Linear" and rank != 2:  # its channels are not on axis 1
+            factor_sets.pin(inputs[0])
+            factor_sets.pin(output)
+    elif op.name in _CHANNELWISE_OPS or _is_flatten_of_1x1(node):
+        for name in inputs:
+            factor_sets.union(name, output)
+    else:
+        for name in quantized_tensors(node, op):
+            factor_sets.pin(name)
+
+
+def _is_flatten_of_1x1(node: ir.Node) -> bool:
+    """Whether `node` reshapes [N, C, 1, 1] to [N, C]."""
+    if node.op_type not in operators.RESHAPING_OPS:
+        return False
+    before = ir.get_shape(node.inputs[0]) or ()
+    after = ir.get_shape(node.outputs[0]) or ()
+    if len(before) != 4 or len(after) != 2:
+        return False
+    return before[2:] == (1, 1) and before[1] == after[1]
+
+
+class _PredictedNoise:
+    """Predicted noise of a group of tensors as a function of its factors, one per channel.
+
+    It is the sum over the consuming layers of the noise of their outputs, relative to the power of
+    these. All arrays are float64 [C].
+
+    Parameters
+    ----------
+    group
+        The group.
+    stats
+        Statistics of the tensors around it.
+    policy
+        Bit widths of activations and weights.
+
+    Attributes
+    ----------
+    producer_max_abs
+        Largest magnitude of the producing weights of each channel.
+    consumer_max_abs
+        Largest magnitude of the consuming weights of each channel.
+    activation_max_abs
+        Largest magnitude of the consumers' inputs in each channel.
+    """
+
+    def __init__(
+        self, group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+    ) -> None:
+        """Collect weight ranges, statistics and powers of the layers of `group`.
+
+        All their inputs and outputs must be in `stats`; `policy` gives the bit widths.
+        """
+        self._max_activation_integer = _max_integer(policy.width(*group.tensors))
+        self._producers = [_Producer.from_node(node, stats, policy) for node in group.producers]
+        self._consumers = [_Consumer.from_node(node, stats, policy) for node in group.consumers]
+        self.producer_max_abs = np.max([producer.max_abs for producer in self._producers], axis=0)
+        self.consumer_max_abs = np.max([consumer.max_abs for consumer in self._consumers], axis=0)
+        self.activation_max_abs = np.max([c.input_stats.max_abs for c in self._consumers], axis=0)
+
+    def alive(self) -> np.ndarray:
+        """Return a mask of the channels that may be scaled, bool [C].
+
+        Their largest producing weight, activation and consuming weight must each exceed 1e-6 times
+        the largest of all channels.
+        """
+        ranges = (self.producer_max_abs, self.consumer_max_abs, self.activation_max_abs)
+        is_alive = [r > _DEAD_CHANNEL_RATIO * max(r.max(), 1e-300) for r in ranges]
+        return np.asarray(np.all(is_alive, axis=0))
+
+    def __call__(self, s: np.ndarray) -> float:
+        """Return the predicted noise of the group for the factors `s` [C] of its channels.
+
+        It is the sum of the consuming layers' output noise, each relative to its output power.
+        """
+        weight_noise = np.zeros(len(s))
+        for producer in self._producers:
+            max_abs = (s * producer.max_abs).max()
+            weight_noise += (max_abs / producer.max_integer) ** 2 * producer.input_power
+        total = 0.0
+        for consumer in self._consumers:
+            step_x = (s * consumer.input_stats.max_abs).max() / self._max_activation_integer
+            step_w = (consumer.max_abs / s).max() / consumer.max_integer
+            gain = np.square(consumer.columns).sum(axis=1) / s**2
+            noise = (gain * (step_x**2 + weight_noise)).sum() + step_w**2 * consumer.columns.shape[
+                1
+            ] * (s**2 * consumer.input_stats.mean_square).sum()
+            total += float(noise) / max(consumer.output_power, 1e-300)
+        return total
+
+
+class _Producer(NamedTuple):
+    """A layer that writes the tensors of a group.
+
+    Attributes
+    ----------
+    max_abs
+        Largest magnitude of the weights of each output channel.
+    input_power
+        Summed mean square of the inputs of one output, per output channel.
+    max_integer
+        Largest integer of its weights.
+    """
+
+    max_abs: np.ndarray
+    input_power: np.ndarray
+    max_integer: int
+
+    @classmethod
+    def from_node(
+        cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+    ) -> _Producer:
+        """Return the data of the layer `node` that writes tensors of a group.
+
+        They are the largest weight and the input power of each output channel, and the largest
+        weight integer.
+        """
+        weight = _weight_array(node)
+        return cls(
+            np.abs(weight).reshape(len(weight), -1).max(axis=1),
+            _fan_in_power(node, stats),
+            _max_integer(policy.weight_bits_for(ir.input_name(node, 1))),
+        )
+
+
+class _Consumer(NamedTuple):
+    """A layer that reads the tensors of a group.
+
+    Attributes
+    ----------
+    columns
+        Weights of each input channel, [C, n].
+    max_abs
+        Largest magnitude of the weights of each input channel.
+    input_stats
+        Statistics of its input.
+    output_power
+        Mean square of its output, summed over channels.
+    max_integer
+        Largest integer of its weights.
+    """
+
+    columns: np.ndarray
+    max_abs: np.ndarray
+    input_stats: ChannelStats
+    output_power: float
+    max_integer: int
+
+    @classmethod
+    def from_node(
+        cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+    ) -> _Consumer:
+        """Return the data of the layer `node` that reads tensors of a group.
+
+        They are its weights by input channel with their largest magnitudes, its input's statistics,
+        its output power, and the largest weight integer.
+        """
+        group = int(ir.get_attr(node, "group", 1))
+        columns = _weights_by_input_channel(_weight_array(node), group)
+        return cls(
+            columns,
+            np.abs(columns).max(axis=1),
+            stats[ir.input_name(node)],
+            float(stats[ir.output_name(node)].mean_square.sum()),
+            _max_integer(policy.weight_bits_for(ir.input_name(node, 1))),
+        )
+
+
+def _max_integer(bits: int) -> int:
+    """Return the largest signed integer of `bits` bits."""
+    return (1 << (bits - 1)) - 1
+
+
+def _choose_factors(
+    group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+) -> np.ndarray | None:
+    """Return the factors of `group` with the lowest predicted noise, float64 [C], or None.
+
+    Five weightings of producing weights, activations and consuming weights are tried. None if none
+    predicts less than 0.98 times the noise without factors, if no channel may be scaled, or if the
+    layers lack statistics or agreement on the channels.
+    """
+    if not _is_equalizable(group, stats):
+        return None
+    noise = _PredictedNoise(group, stats, policy)
+    alive = noise.alive()
+    if not alive.any():
+        return None
+    best_factors: np.ndarray | None = None
+    best_noise = noise(np.ones(len(alive))) * _MIN_IMPROVEMENT
+    for weighting in _WEIGHTINGS:
+        factors = _solve_factors(noise, alive, weighting)
+        predicted_noise = noise(factors)
+        if predicted_noise < best_noise:
+            best_factors, best_noise = factors, predicted_noise
+    return best_factors
+
+
+def _is_equalizable(group: _ChannelGroup, stats: Mapping[str, ChannelStats]) -> bool:
+    """Whether the layers of `group` agree on the number of channels and have statistics.
+
+    False if a layer lacks statistics of its input or output, or is a BatchNormalization. The
+    numbers of channels are those of the consumers' inputs and of the producers' weights.
+    """
+    for node in (*group.producers, *group.consumers):
+        if ir.input_name(node) not in stats or ir.output_name(node) not in stats:
+            return False
+        if node.op_type == "BatchNormalization":
+            return False
+    channel_counts = {len(stats[ir.input_name(node)].max_abs) for node in group.consumers}
+    channel_counts |= {len(_weight_array(node)) for node in group.producers}
+    return len(channel_counts) == 1
+
+
+def _solve_factors(
+    noise: _PredictedNoise, alive: np.ndarray, weighting: tuple[float, float, float]
+) -> np.ndarray:
+    """Return factors s, float64 [C], that even out the ranges of all channels, for a weighting.
+
+    `weighting` has the weights of producing weights (times s), activations (times s) and consuming
+    weights (divided by s) in a least-squares fit of their logarithms. Factors are limited to 1/64
+    .. 64; channels that are not `alive` get 1.
+    """
+    w1, wa, w2 = weighting
+    log_factors = np.zeros(len(alive))
+    terms = (
+        (w1, noise.producer_max_abs),
+        (wa, noise.activation_max_abs),
+        (-w2, noise.consumer_max_abs),
+    )
+    for weight, ranges in terms:
+        logs = np.log(np.where(alive, ranges, 1.0))
+        log_factors -= weight * (logs - logs[alive].mean())
+    limit = math.log(_MAX_FACTOR)
+    clipped = np.clip(log_factors / (w1 + wa + w2), -limit, limit)
+    return np.asarray(np.exp(np.where(alive, clipped, 0.0)))
+
+
+def _weight_array(node: ir.Node) -> np.ndarray:
+    """Return the constant weights (input 1) of the layer `node` as float64."""
+    array = ir.const_value(node.inputs[1])
+    assert array is not None
+    return array.astype(np.float64)
+
+
+def _weights_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
+    """Return weights [O, I/group, ...] reordered to [I, all weights that read channel i]."""
+    outputs, depth = weight.shape[:2]
+    split = weight.reshape(group, outputs // group, depth, -1)
+    return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
+
+
+def _fan_in_power(node: ir.Node, stats: Mapping[str, ChannelStats]) -> np.ndarray:
+    """Return the summed mean square of the inputs of one output of `node`, per output channel.
+
+    If the input's statistics have another number of channels, their mean counts for each.
+    """
+    weight = _weight_array(node)
+    group, depth = int(ir.get_attr(node, "group", 1)), weight.shape[1]
+    power = stats[ir.input_name(node)].mean_square
+    if len(power) != group * depth:
+        power = np.full(group * depth, power.mean())
+    per_group = power.reshape(group, depth).sum(axis=1) * math.prod(weight.shape[2:])
+    return np.repeat(per_group, len(weight) // group)

@@ -1,0 +1,301 @@
+"""Fit ranges to power-of-two scales by a free factor per group of tensors.
+
+A chip stores a tensor at scale 2^q, so its largest value fills between half and all of the integer
+range. Multiplying a tensor by a constant f and dividing it out again in the weights that read it
+does not change the float function: ``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in
+[1, 2) the effective scale f * 2^q takes any value, as in MaxValue mode, on hardware that only
+shifts.
+
+Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat,
+reshapes) share one f and form a group. A group with a tensor of a float operator or a graph input
+or output keeps f = 1. ``Clip(0, b)`` on a chip without Clip determines f such that b is exactly the
+largest integer and saturation clips.
+
+The factors minimize the sum of the relative quantization noise of all activations and weights, by
+coordinate descent over sixteen values per octave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...graph import ir
+from ...ops import get_weight_values
+from ...targets import Target
+from ..calibration.calibrators import choose_symmetric_scale
+from ..calibration.statistics import Stats, TensorStats
+from ..factor_groups import FactorGroup, group_tensors_by_factor
+from ..partition import Partition
+from ..scales.scale_policy import ScalePolicy
+from ..scales.shared_scales import SharedScaleGroup
+
+__all__ = ["fit_range_factors"]
+
+_STEPS_PER_OCTAVE = 16  # candidates per octave
+_SWEEPS = 4
+
+
+@dataclass(frozen=True)
+class _RangeGroup:
+    """Tensors that are multiplied by one common factor, and their groups that share a scale."""
+
+    factor_group: FactorGroup
+    shared_scales: list[SharedScaleGroup]
+
+
+@dataclass(frozen=True)
+class _WeightEdge:
+    """A weight that joins two groups of tensors (indices), with its statistics and bits."""
+
+    input_group: int
+    output_group: int
+    weight: TensorStats
+    bits: int
+
+
+def fit_range_factors(
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
+    stats: Stats,
+    target: Target,
+    *,
+    policy: ScalePolicy,
+    optimize: bool,
+    by_channel: bool = False,
+) -> dict[str, np.ndarray]:
+    """Choose a factor per group of tensors at which power-of-two scales fit its ranges best.
+
+    A tensor that is multiplied by its factor uses more of the integers; the weights around it
+    compensate the factor.
+
+    Parameters
+    ----------
+    partition
+        The float graph.
+    shared_groups
+        Groups of tensors that share a scale.
+    stats
+        Statistics of the activations.
+    target
+        The target.
+    policy
+        Bit widths of tensors and weights.
+    optimize
+        Whether to minimize the noise; otherwise only the factors that Clip needs are set, and those
+        that bring exponents into the target's range.
+    by_channel
+        Whether weights have one scale per channel. Their ranges are spread over the octave, so that
+        no factor is better than another for them.
+
+    Returns
+    -------
+    dict
+        {tensor: factor [1]} of the tensors whose factor is not 1.
+    """
+    factor_groups, _ = group_tensors_by_factor(partition, target, policy.bits)
+    groups = [_RangeGroup(group, []) for group in factor_groups]
+    index: dict[str, int] = {}
+    for i, group in enumerate(factor_groups):
+        index.update(dict.fromkeys(group.tensors, i))
+    for shared_group in shared_groups:
+        groups[index[shared_group.tensors[0]]].shared_scales.append(shared_group)
+    factors = [group.required_factor or 1.0 for group in factor_groups]
+    if optimize:
+        edges = [] if by_channel else _weight_edges(partition, index, policy)
+        _NoiseMinimizer(groups, edges, factors, stats, policy).run()
+    if target.needs_power_of_two_scales:
+        _clamp_exponents(target.exponents, groups, factors, stats, policy)
+    return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
+
+
+def _clamp_exponents(
+    exponents: tuple[int, int],
+    groups: list[_RangeGroup],
+    factors: list[float],
+    stats: Stats,
+    policy: ScalePolicy,
+) -> None:
+    """Change `factors` in place, by powers of two, so that all exponents are valid.
+
+    Exponents are log2 of the scales that the calibrator "mse" chooses. Only groups that are not
+    pinned and have statistics change. If a group's smallest exponent is too small, it becomes 0;
+    otherwise, if the largest is too large, it becomes half the maximum, as long as the smallest
+    stays valid.
+
+    Parameters
+    ----------
+    exponents
+        Smallest and largest exponent of the target.
+    groups
+        The groups of tensors that share a factor.
+    factors
+        Factor of each group.
+    """
+    min_exponent, max_exponent = exponents
+    for i, group in enumerate(groups):
+        group_stats = _group_stats(group, stats, policy)
+        if group.factor_group.pinned or not group_stats:
+            continue
+        scales = []
+        for tensor_stats, bits in group_stats:
+            scaled = tensor_stats.scaled(factors[i])
+            scales.append(choose_symmetric_scale(scaled, bits, power_of_two=True, calibrator="mse"))
+        lowest, highest = round(math.log2(min(scales))), round(math.log2(max(scales)))
+        if lowest < min_exponent:
+            # To 2^0: a Quant with a scale below 1 is computed incorrectly unless it is folded.
+            factors[i] *= 2.0**lowest
+        elif highest > max_exponent:
+            factors[i] *= 2.0 ** min(highest - max_exponent // 2, lowest - min_exponent)
+
+
+def _group_stats(
+    group: _RangeGroup, stats: Stats, policy: ScalePolicy
+) -> list[tuple[TensorStats, int]]:
+    """Return (statistics, bits) of each shared scale of `group` whose tensors are not all zero.
+
+    Shared scales without statistics are left out.
+    """
+    group_stats = []
+    for shared_group in group.shared_scales:
+        merged = shared_group.merged_stats(stats)
+        if merged is not None and merged.sum_of_squares > 0:
+            group_stats.append((merged, policy.width(*shared_group.tensors)))
+    return group_stats
+
+
+def _weight_edges(
+    partition: Partition, index: Mapping[str, int], policy: ScalePolicy
+) -> list[_WeightEdge]:
+    """Return an edge for each quantized weight that is not all zero.
+
+    It joins the groups of tensors of the node's first data input and of its output. `index` maps a
+    tensor to the index of its group.
+    """
+    edges = []
+    for node, op in partition.integer_nodes:
+        for parameter in op.weight_inputs(node):
+            values = get_weight_values(node, parameter)
+            assert values is not None
+            if not np.any(values):
+                continue
+            edges.append(
+                _WeightEdge(
+                    index[ir.input_name(node, op.data(node)[0])],
+                    index[ir.output_name(node)],
+                    TensorStats.from_array(np.asarray(values)),
+                    policy.weight_bits_for(ir.input_name(node, parameter)),
+                )
+            )
+    return edges
+
+
+class _NoiseMinimizer:
+    """Coordinate descent on the factors of all groups of tensors, to minimize quantization noise.
+
+    The noise of tensors and weights is cached.
+
+    Parameters
+    ----------
+    groups
+        The groups of tensors that share a factor.
+    edges
+        Weights between them.
+    factors
+        Factor of each group; modified in place.
+    stats
+        Statistics of the activations.
+    policy
+        Bit widths of tensors.
+    """
+
+    def __init__(
+        self,
+        groups: list[_RangeGroup],
+        edges: list[_WeightEdge],
+        factors: list[float],
+        stats: Stats,
+        policy: ScalePolicy,
+    ) -> None:
+        """Keep groups, weights between them and the starting `factors`, and collect statistics."""
+        self._groups, self._edges, self._factors = groups, edges, factors
+        self._group_stats = [_group_stats(group, stats, policy) for group in groups]
+        self._weight_noise_cache: dict[tuple[int, float], float] = {}
+        self._group_noise_cache: dict[tuple[int, float], float] = {}
+
+    def run(self) -> None:
+        """Choose the factors of all free groups, one after the other, until no factor changes.
+
+        It makes at most 4 sweeps and modifies the list of factors in place. Free groups have no
+        required factor, and statistics.
+        """
+        for _ in range(_SWEEPS):
+            before = list(self._factors)
+            for i, group in enumerate(self._groups):
+                if group.factor_group.required_factor is None and self._group_stats[i]:
+                    self._optimize_group(i)
+            if self._factors == before:
+                return
+
+    def _optimize_group(self, group_index: int) -> None:
+        """Set the factor of the group to the candidate with the least noise, in place.
+
+        There are 16 candidates from 1 to below 2, evenly spaced in log2; the noise is that of the
+        group's tensors and of the weights next to it.
+        """
+        edge_indices = [
+            n
+            for n, edge in enumerate(self._edges)
+            if group_index in (edge.input_group, edge.output_group)
+        ]
+        best = math.inf, 1.0
+        for step in range(_STEPS_PER_OCTAVE):
+            candidate = 2.0 ** (step / _STEPS_PER_OCTAVE)
+            self._factors[group_index] = candidate
+            noise = self._group_noise(group_index, candidate)
+            noise += sum(self._weight_noise(n) for n in edge_indices)
+            best = min(best, (noise, candidate))
+        self._factors[group_index] = best[1]
+
+    def _group_noise(self, group_index: int, factor: float) -> float:
+        """Return the summed noise of the activations of a group multiplied by `factor`.
+
+        That of each shared scale is relative to its mean square; results are cached.
+        """
+        key = group_index, factor
+        if key not in self._group_noise_cache:
+            self._group_noise_cache[key] = sum(
+                _relative_noise(stats.scaled(factor), bits)
+                for stats, bits in self._group_stats[group_index]
+            )
+        return self._group_noise_cache[key]
+
+    def _weight_noise(self, edge_index: int) -> float:
+        """Return the noise of a weight with the current factors around it, relative to its power.
+
+        It depends only on the ratio of output to input factor within one octave, and is cached by
+        that.
+        """
+        edge = self._edges[edge_index]
+        ratio = self._factors[edge.output_group] / self._factors[edge.input_group]
+        octave_fraction = round(math.log2(ratio) % 1.0, 9)
+        key = edge_index, octave_fraction
+        if key not in self._weight_noise_cache:
+            scaled = edge.weight.scaled(2.0**octave_fraction)
+            self._weight_noise_cache[key] = _relative_noise(scaled, edge.bits)
+        return self._weight_noise_cache[key]
+
+
+def _relative_noise(stats: TensorStats, bits: int) -> float:
+    """Return the quantization noise at the best power-of-two scale, relative to the mean square.
+
+    The best scale is that of the calibrator "mse" at `bits` bits.
+    """
+    scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
+    return (
+        stats.quantization_error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+        / stats.mean_square
+    )

@@ -1,0 +1,165 @@
+"""Calibration: equalize channels and collect statistics of every tensor that becomes integer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...graph import ir
+from ...run.data import Progress
+from ...run.memory import bytes_per_sample, choose_batch_size, trim_memory
+from ...run.runners import FloatRunner
+from ..calibration.constant_inputs import ConstantInputDetector
+from ..calibration.statistics import TensorStats, collect_stats
+from ..methods.cell_clipping import format_cell_clipping
+from ..methods.equalize import ChannelStats, equalize_channels
+from ..partition import Partition
+from ..prepare.preparation import PreparedModel
+from ..prepare.recurrent_states import find_16bit_state_tensors
+from ..scales.scale_policy import resolve_scale_policy
+from ..scales.shared_scales import SharedScaleGroup, find_softmax_inputs, group_shared_scales
+
+__all__ = ["CalibrationResult", "calibrate_model"]
+
+_EQUALIZE_SAMPLES = 64  # sufficient for the ranges of channels
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """A prepared model after calibration.
+
+    Attributes
+    ----------
+    effort
+        Effort of the calibration.
+    partition
+        Partition of the float graph with equalized channels.
+    equalization_factors
+        {tensor: factors, float64 [C]}.
+    stats
+        Statistics of every tensor that becomes integer.
+    notes
+        Notes for the report.
+    channel_stats
+        Statistics per channel before equalization.
+    softmax_axes
+        {tensor: axis} of tensors whose only consumers are Softmaxes; their logits were clipped.
+    shared
+        Groups of tensors that share a scale.
+    """
+
+    effort: str
+    partition: Partition
+    equalization_factors: Mapping[str, np.ndarray]
+    stats: Mapping[str, TensorStats]
+    notes: Sequence[str]
+    channel_stats: Mapping[str, ChannelStats] = field(default_factory=dict)
+    softmax_axes: Mapping[str, int] = field(default_factory=dict)
+    shared: Sequence[SharedScaleGroup] = ()
+
+
+def calibrate_model(
+    prepared: PreparedModel,
+    progress: Progress | None = None,
+    previous: CalibrationResult | None = None,
+) -> CalibrationResult:
+    """Equalize channels, if the recipe says so, and collect statistics over the calibration data.
+
+    The graph of `prepared` is copied before it is equalized. Notes of the result are on clipped
+    LSTM cells and constant inputs.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    progress
+        Callback for progress messages.
+    previous
+        Result for the same graph and data with fewer nodes on the host, or None. Its statistics are
+        reused for tensors whose factors are the same.
+    """
+    target, conf = prepared.target, prepared.conf
+    partition = prepared.parts.with_graph(ir.clone(prepared.graph))
+    batch_size = choose_batch_size(bytes_per_sample(partition.graph), conf.batch, conf.budget)
+    factors: Mapping[str, np.ndarray] = {}
+    notes: list[str] = []
+    channel_stats = {} if previous is None else dict(previous.channel_stats)
+    if prepared.recipe.equalizes_channels:
+        max_samples = choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
+        feeds = prepared.data.first(max_samples)
+        feed_batches = list(prepared.data.split_feeds(feeds, batch_size))
+        policy = resolve_scale_policy(prepared, partition)
+        factors = equalize_channels(partition, feed_batches, policy, prepared.runner, channel_stats)
+        wide: Sequence[str] = partition.activations
+        if conf.bits < 16:
+            wide = find_16bit_state_tensors(partition, conf.state, target)
+        notes += format_cell_clipping(partition, target, feeds, wide)
+    softmax_axes = find_softmax_inputs(partition)
+    names, runner, stats_factors = set(partition.activations), prepared.runner, factors
+    known_stats = {}
+    if factors and conf.mode == "max-value":  # free scales need the exact ranges
+        runner, stats_factors = FloatRunner(partition.graph, names), {}
+    elif previous is not None:
+        known_stats = _reusable_stats(previous, factors, softmax_axes)
+    detector = ConstantInputDetector(
+        () if prepared.synthetic else prepared.data.inputs.values(), conf.state.values()
+    )
+    stats = collect_stats(
+        runner,
+        detector.watch_batches(prepared.data.batches(batch_size)),
+        names,
+        factors=stats_factors,
+        known_stats=known_stats,
+        softmax_axes=softmax_axes,
+        on_batch=_make_progress_callback(progress),
+    )
+    trim_memory()
+    if previous is not None and previous.partition.floats == partition.floats:
+        shared = previous.shared
+    else:
+        shared = group_shared_scales(partition, target)
+    return CalibrationResult(
+        effort=prepared.effort,
+        partition=partition,
+        equalization_factors=factors,
+        stats=stats,
+        notes=[*notes, *detector.notes()],
+        channel_stats=channel_stats,
+        softmax_axes=softmax_axes,
+        shared=shared,
+    )
+
+
+def _make_progress_callback(progress: Progress | None) -> Callable[[int], None]:
+    """Return a callback that adds the samples of a batch and reports their number so far.
+
+    It takes the number of samples; without `progress` it reports nothing.
+    """
+    completed = 0
+
+    def report_batch(sample_count: int) -> None:
+        """Add `sample_count` to the samples so far, and report their number."""
+        nonlocal completed
+        completed += sample_count
+        if progress is not None:
+            progress("calibrating", completed, None)
+
+    return report_batch
+
+
+def _reusable_stats(
+    previous: CalibrationResult,
+    factors: Mapping[str, np.ndarray],
+    softmax_axes: Mapping[str, int],
+) -> dict[str, TensorStats]:
+    """Return the previous statistics of tensors with the same factors and Softmax axis."""
+    default = np.ones(1)
+    reusable = {}
+    for name, stats in previous.stats.items():
+        old_factors = previous.equalization_factors.get(name, default)
+        same_factors = np.array_equal(old_factors, factors.get(name, default))
+        if same_factors and previous.softmax_axes.get(name) == softmax_axes.get(name):
+            reusable[name] = stats
+    return reusable

@@ -1,0 +1,109 @@
+"""Plan a model by the source of its scales: calibration, the model itself, or an external plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...errors import ConfigError
+from ...plan import Plan
+from ...run.data import Progress
+from ..normalize import format_skipped_pass, is_strict_mode
+from ..prepare.preparation import PreparedModel
+from ..prepare.rewriter import OutputChangedError, check_outputs_unchanged
+from .calibration import CalibrationResult, calibrate_model
+from .external_plan import apply_external_plan
+from .imported_model_plan import plan_imported_model
+from .planned_model import PlannedModel
+from .scale_assignment import assign_scales
+
+__all__ = ["plan_model", "plan_without_range_transforms"]
+
+
+def plan_model(
+    prepared: PreparedModel,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+    previous: CalibrationResult | None = None,
+) -> PlannedModel:
+    """Plan a model with calibrated or imported scales, or with a plan made elsewhere.
+
+    The first available: `plan`, the scales that `prepared` imported, calibration. If range
+    transforms of a calibrated plan change an output, it is planned again without them, with a note;
+    in strict mode and with other sources that is an error.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    plan
+        A plan made elsewhere, or None.
+    progress
+        Callback for progress messages.
+    previous
+        As in `calibrate_model`.
+
+    Raises
+    ------
+    ConfigError
+        If `plan` does not match the model (`apply_external_plan`), or was made for different
+        weights.
+    OutputChangedError
+        If the planned graph computes other outputs, in the cases named above.
+    """
+    if plan is not None:
+        planned = apply_external_plan(prepared, plan)
+    elif prepared.read is not None:
+        planned = plan_imported_model(prepared, prepared.read, progress)
+    else:
+        planned = assign_scales(prepared, calibrate_model(prepared, progress, previous))
+    try:
+        _check_outputs_unchanged(prepared, planned)
+    except OutputChangedError as error:
+        if plan is not None and plan.transforms:
+            raise ConfigError(
+                f"the plan was made for different weights: with its transforms, {error}; create a "
+                "new plan for this model"
+            ) from error
+        if plan is not None or prepared.read is not None or is_strict_mode():
+            raise
+        planned = _replan_without_transforms(prepared, progress, error)
+    return planned
+
+
+def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> None:
+    """Raise `OutputChangedError` if the planned float graph does not compute the user's outputs.
+
+    Compared on one calibration sample, see `check_outputs_unchanged`.
+    """
+    outputs = [str(value.name) for value in prepared.original.graph.outputs]
+    check_outputs_unchanged(prepared.source, planned.float_runner, outputs, prepared.data.first())
+
+
+def plan_without_range_transforms(
+    prepared: PreparedModel,
+    progress: Progress | None = None,
+    previous: CalibrationResult | None = None,
+) -> PlannedModel:
+    """Plan a model without range transforms, by the recipe of drafts; otherwise as `plan_model`.
+
+    `previous` is a calibration whose statistics are reused. The result belongs to `prepared`, so
+    that its weights are refined if the recipe of `prepared` says so.
+    """
+    draft = prepared.draft
+    planned = assign_scales(draft, calibrate_model(draft, progress, previous))
+    return replace(planned, prepared=prepared)
+
+
+def _replan_without_transforms(
+    prepared: PreparedModel, progress: Progress | None, error: OutputChangedError
+) -> PlannedModel:
+    """Plan again without range transforms, which changed an output; a note reports `error`.
+
+    Raises OutputChangedError if an output still differs.
+    """
+    planned = plan_without_range_transforms(prepared, progress)
+    _check_outputs_unchanged(prepared, planned)
+    return replace(
+        planned,
+        notes=[format_skipped_pass("of ranges into weights", f"with it, {error}"), *planned.notes],
+    )

@@ -1,0 +1,302 @@
+"""Measure a result on samples that it was not fitted to, and choose the calibrator by them.
+
+Few calibration samples are all used: with fewer, scales and weights lose more than a measurement
+gains. So the result is quantized once more with 72 samples at most (`HOLD_OUT`), by the methods
+that were selected for it, and this trial is compared with the float model on the samples left out.
+The report shows its figures; the result itself does not change. They are slightly pessimistic,
+because the trial has fewer samples (32 at most refine the weights, which costs up to 1 dB), and do
+not cover the selection of the methods, which used all samples.
+
+If the trial stays below 20 dB on 16 samples or more, it is also planned with other calibrators,
+with unrefined weights. One that is better by 0.5 dB and by more than chance (a one-sided test at
+5 %) is then used for the model, which is quantized again with it, and kept if its trial is better
+by as much.
+
+Calls of a model that is fed its own states are held out when they are unrolled (`run.streaming`),
+and so are samples beyond the first 512 (`run.data`). Nothing is measured again then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ...errors import ConstraintError, ModelError
+from ...plan import Affine, Plan
+from ...run.data import HoldOut, Progress
+from ..methods.refine import RefinementOptions
+from ..prepare.preparation import PreparedModel
+from ..recipe import get_recipe
+from ..report.candidate import Candidate, build_candidate
+from ..run_log import RunLog
+from ..steps.calibration import calibrate_model
+from ..steps.planned_model import PlannedModel
+from ..steps.refinement import refine_weights, select_refinement_samples
+from ..steps.scale_assignment import assign_scales
+from ..steps.scale_sources import plan_without_range_transforms
+from .cross_validation import count_samples
+from .evidence import SIGNIFICANCE_Z, Gain, compare_measured_tensors
+from .trial import Criterion, Proposal, Proposals, run_trial
+
+__all__ = ["HOLD_OUT", "measure_on_held_out"]
+
+#: Samples that the trial leaves out: two of every eight, and from the 96th on the others up to 64.
+HOLD_OUT = HoldOut(period=8, count=2, first_index=0, end_index=96)
+
+# Samples, and receptive fields per layer, that refine the weights of the trial: fewer than usual,
+# because the trial would otherwise double the time.
+_REFINEMENT_SAMPLES, _REFINEMENT_ROWS = 32, 2048
+_MIN_SAMPLES = 4  # minimum number of held-out samples
+_MIN_CHOICE_SAMPLES = 16  # minimum number to choose the calibrator by
+_CALIBRATORS = ("max", "percentile")  # tried beside the default one
+_MAX_SQNR_DB = 20.0  # other calibrators are tried only below that
+
+
+@dataclass(frozen=True)
+class _HeldOutRun:
+    """A candidate, and the same quantized without the held-out samples and measured on these."""
+
+    full: Candidate
+    reduced: Candidate
+    sample_count: int
+
+    @property
+    def measured_on(self) -> str:
+        """Description of the samples for the report."""
+        return f"on {self.sample_count} samples held back in a trial run"
+
+    def with_notes(self, notes: Iterable[str]) -> _HeldOutRun:
+        """Return a copy whose candidate has more notes."""
+        return replace(self, full=self.full.with_notes(notes))
+
+
+def measure_on_held_out(
+    best: Candidate, requantize: Callable[[PreparedModel], Candidate], log: RunLog
+) -> Candidate:
+    """Replace the fidelity of `best` by that of a trial run, or choose another calibrator.
+
+    Parameters
+    ----------
+    best
+        The selected candidate.
+    requantize
+        Quantizes a prepared model with other settings.
+    log
+        Log of the quantization.
+
+    Returns
+    -------
+    Candidate
+        `best` with the figures of the trial run; the model is another one only if the trial
+        `calibrator` is accepted: below 20 dB on at least 16 samples, the default calibrator, and a
+        significant gain of 0.5 dB by another one, before and after refinement.
+        `best` unchanged if nothing can be measured: fewer than 4 samples are left out, samples are
+        held out anyway, an output is 0 on all of them only, the data are synthetic or calls of a
+        model with states, the scales are imported or given, the effort measures no alternatives,
+        or the trial run cannot be quantized.
+    """
+    with log.step("held_out") as step:
+        run = _quantize_reduced(best, log)
+        if run is None or _has_silent_output(best, run.reduced):
+            return best
+        step.changes += run.reduced.fidelity.describe_outputs(run.measured_on)
+    run = run_trial(OtherCalibrator(requantize), run, log)
+    return replace(run.full, fidelity=replace(run.reduced.fidelity, measured_on=run.measured_on))
+
+
+class OtherCalibrator:
+    """Trial: another calibrator than the default one, judged on samples that were held out.
+
+    Only calibrators that are clearly better with unrefined weights are tried; the model is then
+    quantized again, with all samples and without the held-out ones.
+    """
+
+    name = "calibrator"
+    criterion = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
+
+    def __init__(self, requantize: Callable[[PreparedModel], Candidate]) -> None:
+        """Quantize a prepared model with other settings by `requantize`."""
+        self._requantize = requantize
+
+    def find_obstacle(self, best: _HeldOutRun) -> str | None:
+        """Return "" (no note) if no other calibrator is tried, or None if the trial applies.
+
+        It does not apply if the user set the calibrator, it is not "mse", the model has more than 8
+        bits or an SQNR of at least `_MAX_SQNR_DB`, or there are fewer than `_MIN_CHOICE_SAMPLES`
+        samples.
+        """
+        conf, policy = best.full.prepared.conf, best.full.planned.basis.policy
+        if "calibrator" in conf.model_fields_set or policy is None or policy.calibrator != "mse":
+            return ""
+        if conf.bits > 8 or best.sample_count < _MIN_CHOICE_SAMPLES:
+            return ""
+        is_good = best.reduced.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB
+        return "" if is_good else None
+
+    def propose(self, best: _HeldOutRun, log: RunLog) -> Proposals[_HeldOutRun]:
+        """Propose each calibrator with unrefined weights, and the better ones for the model."""
+        start = best
+        default = self._build_unrefined(start, None, log)
+        promising = []
+        for calibrator in _CALIBRATORS:
+            verdict = yield self._propose(
+                partial(self._build_unrefined, start, calibrator, log),
+                f"{calibrator} unrefined",
+                against=default,
+            )
+            promising += [calibrator] if verdict.accepted else []
+        for calibrator in promising:
+            verdict = yield self._propose(
+                partial(self._quantize, start.full.prepared, calibrator, log),
+                f"{calibrator} refined",
+                describe=partial(_describe_calibrator, calibrator, best),
+            )
+            best = verdict.best
+        return best
+
+    def _propose(
+        self,
+        build: Callable[[], _HeldOutRun | None],
+        label: str,
+        against: _HeldOutRun | None = None,
+        describe: Callable[[_HeldOutRun, Gain], _HeldOutRun] | None = None,
+    ) -> Proposal[_HeldOutRun]:
+        """Return a proposal judged on the held-out samples."""
+        return Proposal(
+            build=build,
+            compare=lambda old, new: compare_measured_tensors(old.reduced, new.reduced),
+            criterion=self.criterion,
+            label=label,
+            against=against,
+            describe=describe,
+        )
+
+    def _build_unrefined(
+        self, run: _HeldOutRun, calibrator: str | None, log: RunLog
+    ) -> _HeldOutRun | None:
+        """Build the reduced model of `run` with another calibrator and unrefined weights.
+
+        None keeps the calibrator. Returns None if it leads to the same scales.
+        """
+        planned = run.reduced.planned
+        if calibrator is not None:
+            assert planned.calibration is not None
+            reconfigured = run.reduced.prepared.with_settings({"calibrator": calibrator})
+            replanned = assign_scales(reconfigured, planned.calibration)
+            if replanned.plan.tensors == planned.plan.tensors:
+                return None
+            planned = replanned
+        return replace(run, reduced=_build_alike(planned, None, None))
+
+    def _quantize(
+        self, prepared: PreparedModel, calibrator: str, log: RunLog
+    ) -> _HeldOutRun | None:
+        """Quantize `prepared` with another calibrator, with all samples and without some."""
+        alternative = self._requantize(prepared.with_settings({"calibrator": calibrator}))
+        return _quantize_reduced(alternative, log)
+
+
+def _describe_calibrator(
+    calibrator: str, old: _HeldOutRun, new: _HeldOutRun, gain: Gain
+) -> _HeldOutRun:
+    """Return `new` with a note on its calibrator and the gain."""
+    note = (
+        f"calibrator {calibrator} instead of mse: outputs {gain.value:.1f} dB closer to the "
+        f"float model's {old.measured_on}; to keep the default, pass --calibrator mse"
+    )
+    return new.with_notes([note])
+
+
+def _quantize_reduced(best: Candidate, log: RunLog) -> _HeldOutRun | None:
+    """Quantize the model of `best` by the same methods without the held-out samples.
+
+    Returns None if there are too few samples, if the scales are not calibrated, with an effort that
+    measures no alternatives, if samples are held out anyway, or if the scales are not supported.
+    """
+    prepared, planned = best.prepared, best.planned
+    if prepared.synthetic or prepared.calls is not None or prepared.read is not None:
+        return None
+    if not prepared.recipe.measures_alternatives or planned.calibration is None:
+        return None
+    if prepared.data.held_out_batches():
+        return None
+    reduced = prepared.with_hold_out(HOLD_OUT)
+    sample_count = sum(count_samples(planned, feeds) for feeds in reduced.data.held_out_batches())
+    if sample_count < _MIN_SAMPLES:
+        return None
+    log.report_progress("trial without held-out samples")
+    try:
+        replanned = _plan_alike(reduced, planned)
+        candidate = _build_alike(replanned, best.refinement, log.progress)
+    except (ConstraintError, ModelError):  # such as a scale that the chip does not support
+        return None
+    return _HeldOutRun(best, candidate, sample_count)
+
+
+def _has_silent_output(best: Candidate, trial: Candidate) -> bool:
+    """Whether a float output is 0 on all held-out samples, but not on those `best` has seen.
+
+    Such samples, as of a detector without anything to detect, say nothing about the output.
+    """
+    seen, held_out = best.fidelity.power, trial.fidelity.power
+    return bool(((held_out == 0) & (seen > 0)).any())
+
+
+def _plan_alike(reduced: PreparedModel, planned: PlannedModel) -> PlannedModel:
+    """Plan a model with fewer samples as `planned` was, with the same changes of scales."""
+    assert planned.calibration is not None
+    # The channel ranges for equalization, which does not change the float model, are reused.
+    previous = replace(planned.calibration, stats={})
+    if not get_recipe(planned.calibration.effort).equalizes_channels:
+        replanned = plan_without_range_transforms(reduced, None, previous)
+    else:
+        replanned = assign_scales(reduced, calibrate_model(reduced, None, previous))
+    if planned.assigned is None or planned.assigned.tensors == planned.plan.tensors:
+        return replanned
+    return replace(
+        replanned, plan=_transfer_changes(planned.assigned, planned.plan, replanned.plan)
+    )
+
+
+def _transfer_changes(old: Plan, new: Plan, plan: Plan) -> Plan:
+    """Return `plan` with the scales changed by the factors that lead from `old` to `new`.
+
+    Tensors with other bit widths get the parameters of `new`.
+    """
+    tensors = dict(plan.tensors)
+    for name, qparams in new.tensors.items():
+        current, before = tensors.get(name), old.tensors.get(name)
+        if before == qparams or before is None or current is None:
+            continue
+        if before.bits != qparams.bits or current.scales.shape != qparams.scales.shape:
+            tensors[name] = qparams
+            continue
+        tensors[name] = _rescale(current, before, qparams)
+    return plan.with_tensors(tensors)
+
+
+def _rescale(current: Affine, old: Affine, new: Affine) -> Affine:
+    """Return `current` with its scales times those of `new` over those of `old`."""
+    return Affine(
+        current.scales * (new.scales / old.scales),
+        current.bits,
+        current.granularity,
+        current.zero_points,
+        current.signed,
+        current.rounding,
+    )
+
+
+def _build_alike(
+    planned: PlannedModel,
+    refinement: RefinementOptions | None,
+    progress: Progress | None,
+) -> Candidate:
+    """Refine the weights of a plan, unless `refinement` is None, and measure the result."""
+    graph = planned.graph
+    if refinement is not None:
+        feeds = select_refinement_samples(planned, _REFINEMENT_SAMPLES)
+        options = replace(refinement, max_rows=_REFINEMENT_ROWS)
+        graph = refine_weights(planned, options, feeds, progress)
+    return build_candidate(planned, graph, progress, refinement)

@@ -1,0 +1,112 @@
+"""Try finer scale granularity if outputs are far from float and the target supports it.
+
+A single scale for all channels is too coarse for channels whose weights are small beside the
+largest: of pointwise layers after depthwise ones, or of channels with folded batch normalization.
+Equalization moves such ranges to the layer before, where it can. And a power-of-two scale leaves up
+to half of the integers unused. So if an output is still far from the float model's, the graph is
+also built with arbitrary scales per channel, and kept if that is clearly better. Settings `mode`
+and `weight_scales` of the user are respected. No chip supports either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from ..prepare.preparation import PreparedModel
+from ..report.candidate import Candidate, build_candidate
+from ..run_log import RunLog
+from ..steps.calibration import calibrate_model
+from ..steps.refinement import refine_weights
+from ..steps.scale_assignment import assign_scales
+from .evidence import Gain, compare_outputs, has_decisive_samples, output_sqnr_levels
+from .stage_ablation import StageAblation
+from .trial import Criterion, Proposal, Proposals, run_trial
+
+__all__ = ["FinerGranularity"]
+
+#: Description of each setting for the note.
+_SETTING_TEXTS = {
+    "weight_scales": "one weight scale per output channel",
+    "mode": "scales that are not powers of two",
+}
+
+_MAX_SQNR_DB = 25.0  # tried only if an output or a part of one is below that
+
+
+class FinerGranularity:
+    """Trial: scales per channel, or scales that are not powers of two, if the target has them.
+
+    The stages of the new model are judged before it is compared.
+    """
+
+    name = "granularity"
+    criterion = Criterion(mean_db=1.0)
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return None if the trial applies, else "" (no note).
+
+        It applies if the SQNR of an output is below `_MAX_SQNR_DB`, samples can decide
+        (`has_decisive_samples`), a finer setting is left (`_finer_settings`), and there are no
+        overrides, imported scales or given plan.
+        """
+        prepared = best.prepared
+        if not _finer_settings(prepared) or prepared.conf.overrides or prepared.read is not None:
+            return ""
+        if best.planned.basis.policy is None or not has_decisive_samples(best):
+            return ""
+        is_far = min(output_sqnr_levels(best), default=_MAX_SQNR_DB) < _MAX_SQNR_DB
+        return None if is_far else ""
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose the model with all finer settings."""
+        settings = _finer_settings(best.prepared)
+        log.report_progress("finer scales")
+        yield Proposal(
+            build=lambda: _rebuild(best, settings, log),
+            compare=compare_outputs,
+            criterion=self.criterion,
+            describe=partial(_describe, best.prepared, settings),
+        )
+        return None
+
+
+def _rebuild(best: Candidate, settings: dict[str, str], log: RunLog) -> Candidate:
+    """Quantize the model with other settings, without the stages that do harm."""
+    reconfigured = best.prepared.with_settings(settings)
+    calibration = calibrate_model(reconfigured, None, best.planned.calibration)
+    replanned = assign_scales(reconfigured, calibration)
+    refined_graph = refine_weights(replanned, progress=log.progress)
+    rebuilt = build_candidate(replanned, refined_graph, log.progress)
+    return replace(run_trial(StageAblation(), rebuilt, log), has_judged_stages=True)
+
+
+def _describe(
+    prepared: PreparedModel, settings: dict[str, str], finer: Candidate, gain: Gain
+) -> Candidate:
+    """Return `finer` with a note on its gain and the options that keep the former settings."""
+    description = " and ".join(_SETTING_TEXTS[name] for name in settings)
+    options = [f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings]
+    note = (
+        f"using {description}: outputs {gain.value:.1f} dB closer to the float model's "
+        f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
+    )
+    return finer.with_notes([note])
+
+
+def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
+    """Return {setting: value} of finer scales that the target supports and the user did not set.
+
+    They are per-channel weight scales in place of one per tensor, and mode "max-value".
+    """
+    target, conf, user_set = prepared.target, prepared.conf, prepared.conf.model_fields_set
+    settings = {}
+    if (
+        "channel" in target.weight_scales
+        and "weight_scales" not in user_set
+        and conf.weight_scales == "tensor"
+    ):
+        settings["weight_scales"] = "channel"
+    if "max-value" in target.modes and "mode" not in user_set and conf.mode == "q-value":
+        settings["mode"] = "max-value"
+    return settings

@@ -1,0 +1,156 @@
+"""Measure the stages of quantization at the outputs, and drop those that do harm.
+
+Range transforms (channel equalization, range fitting, relaxed clipping) and the refinement of
+weights and biases predict their benefit layer by layer. Over many layers the prediction may be
+wrong. So the integer graph is also built without refinement, and without either, and compared with
+the float model on the samples that fidelity is measured on. A stage is dropped, with a note, if the
+outputs are clearly better without it, by more than chance (a one-sided test at 5 %, `gains`). If
+refinement gains little, or an output stays far from float, it is tried once more with biases that
+match the means after a Relu instead of before it (`float_targets`).
+
+If no samples are held out from calibration, refinement is measured on samples that it was fitted
+to. This favors refinement, so that it is dropped for good reasons only. `evidence` defines when
+samples may decide at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+
+from ...errors import ConstraintError
+from ..methods.refine import RefinementOptions
+from ..report.candidate import Candidate, build_candidate
+from ..run_log import RunLog
+from ..steps.planned_model import PlannedModel
+from ..steps.refinement import refine_weights
+from ..steps.scale_sources import plan_without_range_transforms
+from .evidence import (
+    MAX_SQNR_DB,
+    MIN_GAIN_DB,
+    SIGNIFICANCE_Z,
+    Gain,
+    compare_outputs,
+    has_decisive_samples,
+    keeps_chip,
+    output_sqnr_levels,
+)
+from .trial import Criterion, Proposal, Proposals, TrialVerdict
+
+__all__ = ["StageAblation"]
+
+# Refinement is tried with Relu means if its gain, or the SQNR of an output, is below these.
+_SMALL_GAIN_DB, _LOW_SQNR_DB = 0.5, 15.0
+
+_REFINEMENT_DROPPED = "weight and bias refinement was disabled"
+_RELU_MEANS_USED = "biases match the means after Relus instead of before them"
+_TRANSFORMS_DROPPED = "range transforms were disabled"
+
+
+class StageAblation:
+    """Trial: the model without the stages that move its outputs away from the float model.
+
+    Stages are range transforms and the refinement of weights. Scales of a given plan stay.
+    """
+
+    name = "stages"
+    criterion = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return "" (no note) if no stage is left out, or None if the trial applies.
+
+        It does not if the stages were judged before, or if samples cannot decide
+        (`has_decisive_samples`).
+        """
+        return "" if best.has_judged_stages or not has_decisive_samples(best) else None
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose the model without refinement, with Relu means, then without range transforms.
+
+        The last is judged twice: without refinement, beside the present plan, and if that is
+        better, with the better refinement, beside the best.
+        """
+        planned = best.planned
+        unrefined = _build_unrefined(planned, log)
+        best = yield from self._choose_refinement(best, unrefined, log)
+        untransformed = None
+        if planned.basis.policy is not None:
+            untransformed = _plan_without_transforms(planned, log)
+        if untransformed is None:
+            return best
+        plain = _build_unrefined(untransformed, log)
+        if not self.criterion.is_met(compare_outputs(unrefined, plain)):
+            return best
+        refined = _build_refined(untransformed, RefinementOptions(), log)
+        alternative = yield from self._choose_refinement(refined, plain, log)
+        verdict = yield self._propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
+        return verdict.best
+
+    def _choose_refinement(
+        self, refined: Candidate, unrefined: Candidate, log: RunLog
+    ) -> Generator[Proposal[Candidate], TrialVerdict[Candidate], Candidate]:
+        """Propose the unrefined model, and refinement that matches the means after Relus.
+
+        That one only if refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below
+        `_LOW_SQNR_DB`.
+        """
+        verdict = yield self._propose(lambda: unrefined, refined, _REFINEMENT_DROPPED)
+        best = verdict.best
+        gain_db = compare_outputs(unrefined, refined).value
+        min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
+        if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
+            return best
+        options = RefinementOptions(match_relu_means=True)
+        build = partial(_build_refined, refined.planned, options, log)
+        verdict = yield self._propose(build, best, _RELU_MEANS_USED)
+        return verdict.best
+
+    def _propose(
+        self, build: Callable[[], Candidate], against: Candidate, label: str
+    ) -> Proposal[Candidate]:
+        """Return a proposal judged by the outputs; it must keep a chip-ready model chip-ready."""
+        return Proposal(
+            build=build,
+            compare=compare_outputs,
+            criterion=self.criterion,
+            label=label,
+            condition=partial(keeps_chip, against),
+            against=against,
+            describe=partial(_describe, label),
+        )
+
+
+def _describe(label: str, alternative: Candidate, gain: Gain) -> Candidate:
+    """Return `alternative` with a note on its gain that begins with `label`."""
+    note = (
+        f"{label}: outputs {gain.value:.1f} dB closer to the float model's "
+        f"{alternative.fidelity.measured_on}"
+    )
+    return alternative.with_notes([note])
+
+
+def _build_unrefined(planned: PlannedModel, log: RunLog) -> Candidate:
+    """Build and measure the candidate of a planned model without refined weights."""
+    return build_candidate(planned, planned.graph, log.progress)
+
+
+def _build_refined(planned: PlannedModel, options: RefinementOptions, log: RunLog) -> Candidate:
+    """Build and measure the candidate of a planned model with weights refined by `options`."""
+    refined_graph = refine_weights(planned, options, progress=log.progress)
+    return build_candidate(planned, refined_graph, log.progress, options)
+
+
+def _plan_without_transforms(planned: PlannedModel, log: RunLog) -> PlannedModel | None:
+    """Plan the model without range transforms.
+
+    Returns None if the plan has the same scales as `planned`, or is not possible.
+    """
+    try:
+        plain = plan_without_range_transforms(planned.prepared, log.progress, planned.calibration)
+    except ConstraintError:  # with require_chip: a scale that the chip does not hold
+        return None
+    same = (plain.plan.tensors, plain.plan.transforms) == (
+        planned.plan.tensors,
+        planned.plan.transforms,
+    )
+    return None if same else plain
