@@ -46,7 +46,7 @@ CHIP_NAME_HOMES = {
     "lingeronnx/targets/arithmetic.py": "tables of the simulator are called after chips",
     "lingeronnx/formats/pool.py": "two ways of the simulator's average are called after chips",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
-    "lingeronnx/repair/": "it reads graphs that other tools wrote",
+    "lingeronnx/interchange/repair/": "it reads graphs that other tools wrote",
     "simulator/": "tables and kernels are called after the chips that have them",
 }
 #: Chips of other tools' platforms, which no target here is called after.

@@ -28,8 +28,12 @@ from model_cases import CASES, add_folder_arguments
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.verification import output_qparams, outputs_match, random_feeds
-from lingeronnx.qdq.exact.write import write_exact
+from lingeronnx.interchange.qdq.exact.verification import (
+    output_qparams,
+    outputs_match,
+    random_feeds,
+)
+from lingeronnx.interchange.qdq.exact.write import write_exact
 from lingeronnx.run.data import Data
 
 _ROOT = Path(__file__).parents[1]

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from .errors import ModelError as ModelError
     from .errors import RepairError as RepairError
     from .extension import extended as extended
+    from .interchange.qdq.encodings import Encodings as Encodings
+    from .interchange.qdq.encodings import read_plan as read_plan
     from .ops import Violation as Violation
     from .plan import Affine as Affine
     from .plan import Plan as Plan
-    from .qdq.encodings import Encodings as Encodings
-    from .qdq.encodings import read_plan as read_plan
     from .quantization import QuantizedModel as QuantizedModel
     from .quantization.config import QuantConfig as QuantConfig
     from .reference import reference_ops as reference_ops
@@ -82,7 +82,7 @@ _HOME = {
     "ConstraintError": "errors",
     "DataError": "errors",
     "Deployment": "deployment",
-    "Encodings": "qdq.encodings",
+    "Encodings": "interchange.qdq.encodings",
     "Evaluation": "run.evaluation",
     "InternalError": "errors",
     "LingerOnnxError": "errors",
@@ -113,7 +113,7 @@ _HOME = {
     "latency": "analysis.latency",
     "profile": "api",
     "quantize": "api",
-    "read_plan": "qdq.encodings",
+    "read_plan": "interchange.qdq.encodings",
     "profile_board": "api",
     "report": "api",
     "sensitivity": "api",

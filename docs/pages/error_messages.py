@@ -109,8 +109,8 @@ AREAS = {
     "ops": "Quantizing",
     "quantization/normalize": "Reading a model",
     "plan": "Configuration and plans",
-    "qdq": "QuantizeLinear and DequantizeLinear",
-    "repair": "Repair",
+    "interchange/qdq": "QuantizeLinear and DequantizeLinear",
+    "interchange/repair": "Repair",
     "run": "Running a model",
     "run/data": "Reading data",
     "schemas": "Files that are read",
@@ -213,7 +213,7 @@ class Module:
 
     def _area(self) -> str:
         place = self._path.removeprefix("lingeronnx/")
-        fits = [key for key in AREAS if place.startswith(f"{key}/" if "/" in place else f"{key}.")]
+        fits = [key for key in AREAS if place.startswith((f"{key}/", f"{key}."))]
         return AREAS[max(fits, key=len, default="")]
 
     def _raised(self, call: ast.Call, function: _Function) -> Iterator[tuple[str, str]]:

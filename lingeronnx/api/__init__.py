@@ -36,8 +36,8 @@ from ..files import write_text
 from ..formats.node_validation import check_nodes
 from ..graph import ir
 from ..graph.name_mapping import restore_user_names
-from ..qdq.import_model import is_quantized
-from ..qdq.qdq_writer import PLATFORM_KEY
+from ..interchange.qdq.import_model import is_quantized
+from ..interchange.qdq.qdq_writer import PLATFORM_KEY
 from ..quantization import QuantizedModel, require_calibrated_scales, require_data
 from ..run.data import Progress
 from ..run.evaluation import Evaluation, evaluate
@@ -50,8 +50,8 @@ from .quantization import quantize
 from .report_page import report
 
 if TYPE_CHECKING:
-    from ..conversion import ConversionResult
-    from ..repair import Repaired
+    from ..interchange.convert import ConversionResult
+    from ..interchange.repair import Repaired
     from ..torch.checkpoint.lstmp_layouts import ConvertedCheckpoint
     from ..torch.exporter.float_export import Exported
 
@@ -184,8 +184,8 @@ def convert(
     """
     from dataclasses import replace
 
-    from ..conversion import ConversionResult, check_conversion_target
-    from ..conversion import convert as run
+    from ..interchange.convert import ConversionResult, check_conversion_target
+    from ..interchange.convert import convert as run
 
     check_conversion_target(to, exact, functions)
     loaded = restore_user_names(ir.as_model(model))
@@ -384,6 +384,6 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
         For a graph that cannot be repaired, or where there is more than one way; its `report` holds
         all findings.
     """
-    from ..repair import fix_dequant as run
+    from ..interchange.repair import fix_dequant as run
 
     return run(path, check)

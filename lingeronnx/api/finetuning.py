@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import ConfigError, suggest_nearest
 from ..graph import ir
-from ..qdq.encodings import Encodings
+from ..interchange.qdq.encodings import Encodings
 from ..quantization import (
     PlannedModel,
     QuantizedModel,

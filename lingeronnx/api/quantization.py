@@ -17,8 +17,8 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..graph import ir
+from ..interchange.qdq.encodings import Encodings
 from ..plan import Plan
-from ..qdq.encodings import Encodings
 from ..quantization import (
     Candidate,
     PreparedModel,

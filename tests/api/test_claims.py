@@ -17,8 +17,8 @@ from lingeronnx.api.report_page import _list_facts
 from lingeronnx.cli.report import _readiness_rows
 from lingeronnx.deployment.c_program.proof import Proof
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.exact_file import ExactFile
-from lingeronnx.qdq.exact.verification import MatchCount
+from lingeronnx.interchange.qdq.exact.exact_file import ExactFile
+from lingeronnx.interchange.qdq.exact.verification import MatchCount
 from lingeronnx.quantization.report import candidate, format_findings, format_rewrites
 from lingeronnx.targets import AppliedRewrite, Verdict, VerdictFinding, get_target
 from lingeronnx.targets.latency import CycleSavings

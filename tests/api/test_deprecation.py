@@ -14,9 +14,9 @@ from lingeronnx.analysis.compare.option_trials import OptionTrialResult
 from lingeronnx.analysis.profile.outliers import OutlierRow
 from lingeronnx.analysis.profile.profile import Profile, RecordedTensor
 from lingeronnx.deprecation import _OldMember, accept_old_parameters, keep_old_members
+from lingeronnx.interchange.repair.engine import Repaired
 from lingeronnx.quantization.report.program import ProgramReport
 from lingeronnx.quantization.report.quantized_model import WrittenFiles
-from lingeronnx.repair.engine import Repaired
 from lingeronnx.search.goal import Goal
 from lingeronnx.targets import Target, get_target
 from lingeronnx.targets.arithmetic import LayerArithmetic

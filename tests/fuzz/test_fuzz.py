@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.qdq.difference import SimulatorDifference
+from lingeronnx.interchange.qdq.difference import SimulatorDifference
 from tests.fuzz import __main__ as command
 from tests.fuzz import serialization_checks
 from tests.fuzz.checks import CHECKS, failures

@@ -22,7 +22,7 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError, LingerOnnxError
 from lingeronnx.graph import ir
-from lingeronnx.qdq.encodings import read_plan
+from lingeronnx.interchange.qdq.encodings import read_plan
 from tests.case_selection import limit_examples
 
 FILES = Path(__file__).parent / "files"

@@ -5,7 +5,7 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.qdq.qoperators import reshape_constant, transpose_constant
+from lingeronnx.interchange.qdq.qoperators import reshape_constant, transpose_constant
 from tests.onnx_files.helpers import proto
 
 

@@ -14,8 +14,8 @@ from onnxruntime import quantization as ort_quantization
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.graph import ir, operators
+from lingeronnx.interchange.qdq.import_model import import_quantized_model
 from lingeronnx.plan import Affine, Rounding
-from lingeronnx.qdq.import_model import import_quantized_model
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
 from tests.case_selection import mark_rest_slow

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import RepairError
-from lingeronnx.repair import fix_dequant
+from lingeronnx.interchange.repair import fix_dequant
 from tests.repair.helpers import edges, types
 
 HERE = Path(__file__).resolve()

@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.errors import ConfigError, ModelError, RepairError
-from lingeronnx.repair import REPAIRS, fix_dequant, repair_model
-from lingeronnx.repair.trial_run import run_repaired_graph
+from lingeronnx.interchange.repair import REPAIRS, fix_dequant, repair_model
+from lingeronnx.interchange.repair.trial_run import run_repaired_graph
 from tests.repair.helpers import FC, edges, graph, outputs
 
 LAYER = "[q] q = thinker.Quant<scale_x=64.0, data_bits=8>(x) "

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from lingeronnx.repair.report import Edit, RepairFinding, RepairReport, format_scale
+from lingeronnx.interchange.repair.report import Edit, RepairFinding, RepairReport, format_scale
 
 
 @pytest.mark.parametrize(

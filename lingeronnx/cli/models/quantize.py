@@ -36,8 +36,8 @@ from ..terminal import progress_bar
 
 if TYPE_CHECKING:
     from ...deployment import Deployment
+    from ...interchange.qdq.encodings import Encodings
     from ...plan import Plan
-    from ...qdq.encodings import Encodings
     from ...quantization import QuantizedModel
 
 __all__ = ["quantize"]
@@ -475,8 +475,8 @@ def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
     ConfigError
         If `options` select another platform or mode.
     """
+    from ...interchange.qdq.encodings import read_plan
     from ...plan import Plan
-    from ...qdq.encodings import read_plan
 
     plan = read_plan(path)
     if not isinstance(plan, Plan):

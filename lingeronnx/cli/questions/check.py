@@ -94,7 +94,7 @@ def check(
     from ...analysis.check.structure import RESULT_FILE
     from ...analysis.check.time_plot import render_time_plot
     from ...graph import ir
-    from ...qdq.import_model import is_quantized
+    from ...interchange.qdq.import_model import is_quantized
 
     result = api.check(
         model,

@@ -15,9 +15,9 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...graph import ir
+from ...interchange.qdq.import_model import is_quantized
 from ...plan import Plan
 from ...plan.synthetic_calibration import is_synthetic
-from ...qdq.import_model import is_quantized
 from ...run.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from ...run.runners import get_input_specs
 from ...run.streaming import UnrolledCalls, check_call_count, unroll_calls

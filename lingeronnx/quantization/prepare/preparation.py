@@ -17,8 +17,12 @@ from ...graph.batch_axes import set_batch_axes
 from ...graph.digests import compute_output_digest
 from ...graph.dynamic_tail import DynamicTail, split_dynamic_tail
 from ...graph.fixed_inputs import FixedValue, fix_inputs
-from ...qdq.encodings import Encodings
-from ...qdq.import_model import ImportedQuantization, import_quantized_model, is_quantized
+from ...interchange.qdq.encodings import Encodings
+from ...interchange.qdq.import_model import (
+    ImportedQuantization,
+    import_quantized_model,
+    is_quantized,
+)
 from ...run.data import Data, HoldOut
 from ...run.memory import bytes_per_sample, choose_batch_size
 from ...run.runners import FallbackSessionCache, FloatRunner

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...conversion import convert
 from ...deprecation import accept_old_parameters, keep_old_members
 from ...errors import ConstraintError
 from ...escaping import escape_html
 from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...graph import ir
+from ...interchange.convert import convert
 from ...ops.chip_part import extract_chip_part
 from ...plan import Plan
 from ...run.program_parts import split_into_parts

@@ -26,10 +26,10 @@ import numpy as np
 from ...decibels import ratio_db
 from ...formats import Format
 from ...graph import ir
+from ...interchange.qdq.import_model import ImportedQuantization
 from ...ops import Op, get_weight_values
 from ...plan import Affine, PerAxis, PerGroup, make_grouped_qparams
 from ...plan.power_of_two import floor_power_of_two
-from ...qdq.import_model import ImportedQuantization
 from ...targets import Target
 from ..calibration.statistics import Stats, TensorStats
 from ..config import QuantConfig, parse_group_size

@@ -17,9 +17,9 @@ import numpy as np
 
 from ...decibels import ratio_db
 from ...graph import ir
+from ...interchange.qdq.import_model import ImportedQuantization
 from ...plan import Affine, PerAxis
 from ...plan.power_of_two import floor_power_of_two
-from ...qdq.import_model import ImportedQuantization
 from ...targets import Target
 from ..config import QuantConfig
 from ..partition import Partition

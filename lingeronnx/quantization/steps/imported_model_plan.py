@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...graph import ir
+from ...interchange.qdq.import_model import ImportedQuantization
 from ...plan import Affine
 from ...plan.synthetic_calibration import is_synthetic
-from ...qdq.import_model import ImportedQuantization
 from ...run.data import Progress
 from ...targets import Target
 from ..calibration.statistics import TensorStats

@@ -3,7 +3,7 @@
 import onnxruntime as ort
 
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.write import DOMAIN, build_kernel_function
+from lingeronnx.interchange.qdq.exact.write import DOMAIN, build_kernel_function
 
 
 def session(model):

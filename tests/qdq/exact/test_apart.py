@@ -7,13 +7,13 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.verification import (
+from lingeronnx.interchange.qdq.exact.verification import (
     make_batch_dynamic,
     open_as_user,
     random_feeds,
     separate_batch_axis,
 )
-from lingeronnx.qdq.exact.write import write_exact
+from lingeronnx.interchange.qdq.exact.write import write_exact
 from tests.nets import Net, quantized
 
 CASES = {

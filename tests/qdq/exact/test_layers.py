@@ -5,7 +5,7 @@ kernels.
 import numpy as np
 import pytest
 
-from lingeronnx.qdq.exact.nodes import NotExactError
+from lingeronnx.interchange.qdq.exact.nodes import NotExactError
 from simulator import kernels as k
 from simulator.channel_rescale import ChannelRescale
 from simulator.fixed_point import Rescale

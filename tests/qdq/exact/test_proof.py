@@ -6,15 +6,15 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.plan import Affine
-from lingeronnx.qdq.exact.verification import (
+from lingeronnx.interchange.qdq.exact.verification import (
     compare_with_simulator,
     make_batch_dynamic,
     open_as_user,
     outputs_match,
     random_feeds,
 )
-from lingeronnx.qdq.exact.write import write_exact
+from lingeronnx.interchange.qdq.exact.write import write_exact
+from lingeronnx.plan import Affine
 from tests.nets import Net, quantized
 
 

@@ -16,23 +16,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .errors import ConfigError, ModelError
-from .formats import (
+from ..errors import ConfigError, ModelError
+from ..formats import (
     is_quantized_domain,
 )
-from .graph import ir
-from .plan.synthetic_calibration import collect_calibration_warnings
-from .qdq.difference import format_differences
-from .qdq.qdq_writer import write_qdq
-from .qdq.qoperator import to_qoperator
-from .run.integer.dialects import detect_dialect
-from .run.integer.runner import detect_target
-from .run.provenance import (
+from ..graph import ir
+from ..plan.synthetic_calibration import collect_calibration_warnings
+from ..run.integer.dialects import detect_dialect
+from ..run.integer.runner import detect_target
+from ..run.provenance import (
     load_fixed_inputs,
     load_quantize_settings,
     load_source_digest,
     store_provenance,
 )
+from .qdq.difference import format_differences
+from .qdq.qdq_writer import write_qdq
+from .qdq.qoperator import to_qoperator
 
 __all__ = ["STANDARD_FORMS", "DIALECT_BY_DOMAIN", "ConversionResult", "convert"]
 

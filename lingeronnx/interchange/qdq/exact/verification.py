@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ModelError
-from ...formats import DEQUANT, read_attributes
-from ...graph import ir, operators
-from ...plan import Affine
-from ...run.data.inputs import InputSpec
-from ...run.integer.runner import IntegerRunner
-from ...run.runners.ort_errors import explain_ort_error
-from ...run.runners.sessions import open_default_ort_session
-from ...run.session import Session
+from ....errors import ModelError
+from ....formats import DEQUANT, read_attributes
+from ....graph import ir, operators
+from ....plan import Affine
+from ....run.data.inputs import InputSpec
+from ....run.integer.runner import IntegerRunner
+from ....run.runners.ort_errors import explain_ort_error
+from ....run.runners.sessions import open_default_ort_session
+from ....run.session import Session
 
 if TYPE_CHECKING:
-    from ...run.runners.sessions import OrtSession
+    from ....run.runners.sessions import OrtSession
 
 __all__ = [
     "Feeds",

@@ -20,14 +20,14 @@ import numpy as np
 from simulator import kernels as k
 from simulator.kernel import Kernel
 
-from ...errors import ModelError
-from ...formats import DEQUANT, QUANT, Format
-from ...formats.float_model import FloatNodeBuilder
-from ...formats.layers import FloatLinear, WeightedIntegerOp
-from ...graph import ir
-from ...graph.attributes import get_number, get_scales
-from ...plan import Affine
-from ...run.integer.bind import bind_kernel
+from ....errors import ModelError
+from ....formats import DEQUANT, QUANT, Format
+from ....formats.float_model import FloatNodeBuilder
+from ....formats.layers import FloatLinear, WeightedIntegerOp
+from ....graph import ir
+from ....graph.attributes import get_number, get_scales
+from ....plan import Affine
+from ....run.integer.bind import bind_kernel
 from ..qdq_writer import QdqGraph, QdqWriter
 from .layers import LAYER_WRITERS, KernelWriter, Shapes
 from .nodes import IntegerNodes, NotExactError

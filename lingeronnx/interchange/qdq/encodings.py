@@ -35,11 +35,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..deprecation import keep_old_members
-from ..errors import ConfigError, suggest_nearest
-from ..files import read_user_file
-from ..graph import ir
-from ..plan import Affine, Plan
+from ...deprecation import keep_old_members
+from ...errors import ConfigError, suggest_nearest
+from ...files import read_user_file
+from ...graph import ir
+from ...plan import Affine, Plan
 from .import_model import ImportedQuantization, make_file_qparams
 
 __all__ = ["Encoding", "Encodings", "read_plan"]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ModelError
-from ..graph import ir
-from ..plan import Affine, PerGroup, Rounding, make_grouped_qparams
+from ...errors import ModelError
+from ...graph import ir
+from ...plan import Affine, PerGroup, Rounding, make_grouped_qparams
 
 __all__ = ["read_block_qparams"]
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ModelError
-from ..graph import ir, operators
-from ..plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
+from ...errors import ModelError
+from ...graph import ir, operators
+from ...plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
 from .block_quantization import read_block_qparams
 from .constant_types import format_element_type, is_number
 from .qdq_writer import SCALES_KEY, scale_from_step

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ModelError
-from ..graph import ir, operators
+from ...errors import ModelError
+from ...graph import ir, operators
 from .constant_types import format_element_type, is_number
 
 __all__ = [

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import ModelError
-from ..formats import (
+from ...errors import ModelError
+from ...formats import (
     DEQUANT,
     Format,
     KernelInfo,
@@ -29,13 +29,13 @@ from ..formats import (
     read_attributes,
     require_integer_op,
 )
-from ..formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
-from ..graph import ir
-from ..plan import Affine
-from ..plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
-from ..run.integer.dialects import ArithmeticSide
-from ..run.integer.runner import detect_target
-from ..run.integer.sizes import infer_shapes
+from ...formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
+from ...graph import ir
+from ...plan import Affine
+from ...plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
+from ...run.integer.dialects import ArithmeticSide
+from ...run.integer.runner import detect_target
+from ...run.integer.sizes import infer_shapes
 from .opset import upgrade_nodes
 
 __all__ = ["PLATFORM_KEY", "QdqGraph", "QdqWriter", "SCALES_KEY", "scale_from_step", "write_qdq"]

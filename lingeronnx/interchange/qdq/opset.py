@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ..graph import ir, operators
-from ..graph.builder import convert_attributes_to_inputs
+from ...graph import ir, operators
+from ...graph.builder import convert_attributes_to_inputs
 
 __all__ = ["upgrade_nodes"]
 

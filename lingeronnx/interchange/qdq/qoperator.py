@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir, operators
+from ...graph import ir, operators
 
 __all__ = ["MOVES", "to_qoperator"]
 
