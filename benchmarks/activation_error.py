@@ -33,7 +33,7 @@ from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.partition import Partition
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target
 from simulator.fixed_point import Rescale
 from simulator.kernels import LayerNorm, LogSoftmax, Softmax, make_input_table

@@ -63,8 +63,8 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
     from lingeronnx.analysis.sensitivity.trial_runs import BlockTrials, choose_block_size
     from lingeronnx.graph import ir
     from lingeronnx.quantization import plan_model, prepare_model
-    from lingeronnx.run.cluster import map_jobs
-    from lingeronnx.run.runners import open_ort_session
+    from lingeronnx.runtime.cluster import map_jobs
+    from lingeronnx.runtime.runners import open_ort_session
 
     settings = {"effort": "fast", "limit": samples}
     planned = plan_model(prepare_model(model, calib, None, settings, hold_out=False))
@@ -127,7 +127,7 @@ def make_sampler(model: Path, samples: int) -> Callable[[], Iterator[dict[str, n
     """Return a function that draws samples for `model`, 32 at a time."""
     from lingeronnx.graph import ir
     from lingeronnx.quantization import generate_synthetic_inputs
-    from lingeronnx.run.runners import get_input_specs
+    from lingeronnx.runtime.runners import get_input_specs
 
     specs = get_input_specs(ir.load(model))
 

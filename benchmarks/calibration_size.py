@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import lingeronnx as lo
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 
 def _all(model: str, data: str) -> dict[str, np.ndarray]:

@@ -32,7 +32,7 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.name_mapping import apply_file_names
 from lingeronnx.ops.chip_part import extract_chip_part
-from lingeronnx.run.program_parts import split_into_parts
+from lingeronnx.runtime.program_parts import split_into_parts
 from lingeronnx.targets import Target, get_target
 from lingeronnx.targets.luna.arguments.selection import (
     select_fastest_arguments,

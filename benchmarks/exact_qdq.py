@@ -34,7 +34,7 @@ from lingeronnx.interchange.qdq.exact.verification import (
     random_feeds,
 )
 from lingeronnx.interchange.qdq.exact.write import write_exact
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 _ROOT = Path(__file__).parents[1]
 _DIGITS = ("cnn", "lstm", "gru", "attention")

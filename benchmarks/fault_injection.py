@@ -25,8 +25,8 @@ from lingeronnx.graph import ir
 from lingeronnx.quantization import apply_external_plan, plan_model, prepare_model
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.scales import group_shared_scales
-from lingeronnx.run.input_moments import store_input_moments
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.input_moments import store_input_moments
+from lingeronnx.runtime.session import Session
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SAMPLES = 64  # compared

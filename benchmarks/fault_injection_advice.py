@@ -51,7 +51,7 @@ from benchmarks.fault_injection import (
 from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.decibels import ratio_db
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 
 _SUFFICIENT_SQNR_DB = 60.0  # dB that count
 _LEAST = 0.5  # dB that count as a loss, or as a gain

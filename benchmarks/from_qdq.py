@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import lingeronnx as lo
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 
 class _Reader:

@@ -27,7 +27,7 @@ from model_cases import CASES, Case, add_folder_arguments
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.quantization.scales import group_scales
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 
 def _bits_per_weight(graph: ir.Model) -> float:

@@ -28,7 +28,7 @@ from model_cases import CASES, add_folder_arguments
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 _FEW, _WHOLE, _MIXED = 4, 8, "auto"
 

@@ -29,9 +29,9 @@ from lingeronnx.quantization import build_quantized_model, plan_model, prepare_m
 from lingeronnx.quantization.scales import group_shared_scales
 from lingeronnx.quantization.scales.fake_quant import build_fake_quantized_graph
 from lingeronnx.quantization.steps import PlannedModel
-from lingeronnx.run.data import Data
-from lingeronnx.run.metrics import Agreement
-from lingeronnx.run.runners import FloatRunner, get_input_specs, open_ort_session
+from lingeronnx.runtime.data import Data
+from lingeronnx.runtime.metrics import Agreement
+from lingeronnx.runtime.runners import FloatRunner, get_input_specs, open_ort_session
 
 BATCH = 64
 

@@ -17,7 +17,7 @@ from model_cases import CASES, Case, add_folder_arguments
 
 import lingeronnx as lo
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 LIMIT = 64  # samples
 MOST = 20000  # elements of a tensor that are taken

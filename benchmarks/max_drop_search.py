@@ -21,7 +21,7 @@ import numpy as np
 from model_cases import CASES, Case, add_folder_arguments
 
 import lingeronnx as lo
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 
 def _labelled(case: Case, model: str, test: str, limit: int | None) -> tuple[list[Any], str]:

@@ -35,7 +35,7 @@ from model_cases import CASES, Case, add_folder_arguments
 from onnx import helper
 
 import lingeronnx as lo
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 HERE = Path(__file__).parent / "peers"
 MAX_MEMORY_BYTES = 8 << 30  # bytes of disk that an environment may need

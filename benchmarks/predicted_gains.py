@@ -18,7 +18,7 @@ from model_cases import CASES, add_folder_arguments
 import lingeronnx as lo
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.quantization.config import parse_override
-from lingeronnx.run.data import Data
+from lingeronnx.runtime.data import Data
 
 LIMIT = 64  # samples
 

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.run.data import Data, InputSpec
+from lingeronnx.runtime.data import Data, InputSpec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from models.mobilenet_v2 import MobileNetV2, from_onnx  # noqa: E402

@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from .quantization import QuantizedModel as QuantizedModel
     from .quantization.config import QuantConfig as QuantConfig
     from .reference import reference_ops as reference_ops
-    from .run.data.pictures import Pictures as Pictures
-    from .run.evaluation import Evaluation as Evaluation
-    from .run.evaluation import evaluate as evaluate
-    from .run.session import Session as Session
-    from .run.simulation import Simulation as Simulation
-    from .run.simulation import simulate as simulate
+    from .runtime.data.pictures import Pictures as Pictures
+    from .runtime.evaluation import Evaluation as Evaluation
+    from .runtime.evaluation import evaluate as evaluate
+    from .runtime.session import Session as Session
+    from .runtime.simulation import Simulation as Simulation
+    from .runtime.simulation import simulate as simulate
     from .schemas import check_model as check_model
     from .schemas import register_schemas as register_schemas
     from .targets import Target as Target
@@ -83,19 +83,19 @@ _HOME = {
     "DataError": "errors",
     "Deployment": "deployment",
     "Encodings": "interchange.qdq.encodings",
-    "Evaluation": "run.evaluation",
+    "Evaluation": "runtime.evaluation",
     "InternalError": "errors",
     "LingerOnnxError": "errors",
     "ModelError": "errors",
-    "Pictures": "run.data.pictures",
+    "Pictures": "runtime.data.pictures",
     "Plan": "plan",
     "Affine": "plan",
     "QuantConfig": "quantization.config",
     "QuantizedModel": "quantization",
     "RepairError": "errors",
     "Sensitivity": "analysis.sensitivity.ranking",
-    "Session": "run.session",
-    "Simulation": "run.simulation",
+    "Session": "runtime.session",
+    "Simulation": "runtime.simulation",
     "Target": "targets",
     "Verification": "deployment",
     "Violation": "ops",
@@ -104,7 +104,7 @@ _HOME = {
     "check_model": "schemas",
     "convert": "api",
     "deploy": "api",
-    "evaluate": "run.evaluation",
+    "evaluate": "runtime.evaluation",
     "extended": "extension",
     "finetune": "api.finetuning",
     "export": "api",
@@ -120,7 +120,7 @@ _HOME = {
     "trace": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",
-    "simulate": "run.simulation",
+    "simulate": "runtime.simulation",
     "verify": "api",
 }
 

@@ -21,8 +21,8 @@ from onnx import helper
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.run.runners import float_fallbacks
-from lingeronnx.run.runners.batching import Batching
+from lingeronnx.runtime.runners import float_fallbacks
+from lingeronnx.runtime.runners.batching import Batching
 
 _SHAPES = ((4, 5, 5), (8, 7, 7), (3, 5, 5), (6, 9, 9), (16, 15, 15))
 _NORMS = ("InstanceNormalization", "MeanVarianceNormalization")

@@ -40,8 +40,8 @@ def write(model: str, calib: str, count: int, folder: str) -> None:
     import numpy as np
 
     from lingeronnx.graph import ir
-    from lingeronnx.run.data import Data
-    from lingeronnx.run.runners import get_input_specs
+    from lingeronnx.runtime.data import Data
+    from lingeronnx.runtime.runners import get_input_specs
 
     specs, done = get_input_specs(ir.load(model)), 0
     while done < count:

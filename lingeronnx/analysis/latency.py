@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 
 from ..errors import ConfigError, LingerOnnxError, split_words
 from ..graph import ir
-from ..run.integer.runner import detect_target
-from ..run.program_parts import split_into_parts
-from ..run.session import is_integer_graph
+from ..runtime.integer.runner import detect_target
+from ..runtime.program_parts import split_into_parts
+from ..runtime.session import is_integer_graph
 from ..targets import Target, get_target
 from ..targets.latency import Latency, concatenate_latencies
 from ..targets.verdict import require_latency

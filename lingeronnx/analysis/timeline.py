@@ -24,8 +24,8 @@ from typing import Any
 from ..errors import ConfigError, split_words
 from ..files import write_text
 from ..graph import ir
-from ..run.integer.runner import detect_target
-from ..run.program_parts import ProgramPart, split_into_parts
+from ..runtime.integer.runner import detect_target
+from ..runtime.program_parts import ProgramPart, split_into_parts
 from ..targets import CallLatency, LatencyOptions, Target, get_target
 from ..targets.latency import Latency, LayerLatency, concatenate_latencies
 from ..targets.verdict import require_latency

@@ -39,11 +39,11 @@ from ..graph.name_mapping import restore_user_names
 from ..interchange.qdq.import_model import is_quantized
 from ..interchange.qdq.qdq_writer import PLATFORM_KEY
 from ..quantization import QuantizedModel, require_calibrated_scales, require_data
-from ..run.data import Progress
-from ..run.evaluation import Evaluation, evaluate
-from ..run.session import is_integer_graph
-from ..run.simulation import Simulation, simulate
-from ..run.streaming import CallCount
+from ..runtime.data import Progress
+from ..runtime.evaluation import Evaluation, evaluate
+from ..runtime.session import is_integer_graph
+from ..runtime.simulation import Simulation, simulate
+from ..runtime.streaming import CallCount
 from ..targets import LatencyOptions, Target
 from .finetuning import finetune
 from .quantization import quantize

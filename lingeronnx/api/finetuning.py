@@ -32,10 +32,10 @@ from ..quantization import (
     refine_weights,
 )
 from ..quantization.lower import lower
-from ..run.data import Data, Progress, load_function
-from ..run.evaluation import evaluate
-from ..run.runners import FloatRunner, get_input_specs
-from ..run.session import open_lowered_session
+from ..runtime.data import Data, Progress, load_function
+from ..runtime.evaluation import evaluate
+from ..runtime.runners import FloatRunner, get_input_specs
+from ..runtime.session import open_lowered_session
 
 if TYPE_CHECKING:
     from ..torch.finetune import Recipe

@@ -35,7 +35,7 @@ from ..quantization import (
 from ..quantization.config import QuantConfig
 from ..quantization.prepare.settings import resolve_config
 from ..quantization.settings import AUTO_WEIGHT_BITS, QuantSettings
-from ..run.data import Progress, resolve_source_path
+from ..runtime.data import Progress, resolve_source_path
 from ..search import Goal, search
 from ..targets import Target, get_target
 from ..targets.objective import TIME
@@ -78,8 +78,8 @@ def quantize(
         A path, or a model in memory, which is not modified.
     calib
         Calibration data: a path, a dict of arrays, an iterable of feeds or a function; see
-        `run.data.Data`. None calibrates on random inputs, for a first impression; the report, the
-        plan and the graph record this.
+        `runtime.data.Data`. None calibrates on random inputs, for a first impression; the report,
+        the plan and the graph record this.
     platform
         Name of a platform, or a `Target`; default venus.
     mode
@@ -128,7 +128,7 @@ def quantize(
         "auto" and max_drop or min_sqnr, each layer gets as few bits as the target accuracy allows;
         with max_ms or max_flash alone, as many as the limits allow. With state = {output: input},
         an item of `calib` is one call of a model whose states are fed back, or with calls = N or
-        "all" several (see `run.streaming.iter_calls`).
+        "all" several (see `runtime.streaming.iter_calls`).
 
     Returns
     -------

@@ -28,7 +28,7 @@ from ..json_values import to_json_value
 from ..pages import PageSection, components, render_page
 from ..quantization import QuantizedModel
 from ..quantization.report import Report, format_findings, format_float_nodes, format_rewrites
-from ..run.session import is_integer_graph
+from ..runtime.session import is_integer_graph
 from ..search.page import render_search_section
 from ..text import format_decibels
 

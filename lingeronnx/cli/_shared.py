@@ -256,7 +256,7 @@ def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
         """Return a source of resized images for a folder, and any other `data` unchanged."""
         if data is None or not Path(data).is_dir():
             return data
-        from ..run.data.pictures import Pictures
+        from ..runtime.data.pictures import Pictures
 
         return Pictures(data, (int(sides[0]), int(sides[1])), **settings)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
     from ..deployment import TensorDifference
     from ..plan import Affine
-    from ..run.dump import TensorSummary
+    from ..runtime.dump import TensorSummary
     from .rich_console import EscapingConsole
 
 __all__ = [

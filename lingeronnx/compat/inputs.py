@@ -11,7 +11,7 @@ import numpy as np
 
 from ..graph import ir
 from ..quantization import QuantizedModel
-from ..run.session import Session
+from ..runtime.session import Session
 
 __all__ = ["Model", "TorchModule", "convert_inputs", "export_if_module", "is_module"]
 

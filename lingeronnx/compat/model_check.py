@@ -14,7 +14,7 @@ from ..files import ensure_folder, temporary_folder, write_text
 from ..graph import ir
 from ..ops import Violation
 from ..quantization import QuantizedModel
-from ..run.session import Session
+from ..runtime.session import Session
 from ..targets import Target, get_target
 from .inputs import Model, TorchModule, convert_inputs, export_if_module, is_module
 

@@ -23,8 +23,8 @@ from ..analysis.profile.recording import TENSORS_FOLDER, RecordedSession
 from ..errors import ConfigError, DataError
 from ..files import ensure_folder, write_text
 from ..quantization import QuantizedModel
-from ..run.dump import DumpFolder
-from ..run.session import Session
+from ..runtime.dump import DumpFolder
+from ..runtime.session import Session
 from .inputs import is_module
 
 __all__ = ["EXPORTED_FILE", "Dumper", "InfoManager", "ModelProfiler"]

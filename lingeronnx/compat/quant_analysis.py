@@ -18,9 +18,9 @@ from ..files import ensure_folder
 from ..graph import ir
 from ..quantization import QuantizedModel
 from ..quantization.lower import extract_plan
-from ..run.data import Data
-from ..run.dump import write_npz
-from ..run.session import Session
+from ..runtime.data import Data
+from ..runtime.dump import write_npz
+from ..runtime.session import Session
 from .inputs import Model, convert_inputs, is_module
 from .profilers import EXPORTED_FILE
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from ..graph import ir
-from ..run.program_parts import ProgramPart
+from ..runtime.program_parts import ProgramPart
 
 __all__ = ["CanonicalPart", "canonicalize_part", "find_equal_parts"]
 

@@ -21,8 +21,8 @@ import numpy as np
 from ..errors import ConfigError, DataError, split_words
 from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
-from ..run.program_parts import split_into_parts
-from ..run.streaming import CallCount
+from ..runtime.program_parts import split_into_parts
+from ..runtime.streaming import CallCount
 from .difference_patterns import describe_patterns
 from .dumps import DumpedTensor, read_folder, read_log, read_outputs, to_raw_bytes, truncate_name
 from .fault_hypotheses import iterate_hypotheses

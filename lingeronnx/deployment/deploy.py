@@ -30,7 +30,7 @@ from ..files import DEPLOYMENT_VERSION, replace_folder, resolve_path, write_text
 from ..graph import ir
 from ..plan.synthetic_calibration import collect_calibration_warnings
 from ..quantization import generate_synthetic_inputs
-from ..run.streaming import CallCount
+from ..runtime.streaming import CallCount
 from ..targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions
 from .c_program.object_sizes import ProgramSizes
 from .c_program.proof import Proof

@@ -13,8 +13,8 @@ from ..errors import ConfigError, ConstraintError
 from ..escaping import escape_comment
 from ..files import write_text
 from ..graph import ir, onnx_file
-from ..run.parts_runner import PartRun, PartsRunner
-from ..run.program_parts import PartitionedProgram, ProgramPart, split_into_parts
+from ..runtime.parts_runner import PartRun, PartsRunner
+from ..runtime.program_parts import PartitionedProgram, ProgramPart, split_into_parts
 from ..targets import DEFAULT_LATENCY_OPTIONS, CallLatency, LatencyOptions, PackerArguments, Target
 from .c_program.footprint import format_footprints
 from .c_program.host_proof import prove_program

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..run.dump import write_npz
+from ..runtime.dump import write_npz
 from .dumps import format_dump, make_dump_name, to_raw_bytes
 from .ports import Port, Ports
 from .simulation import SampleRun

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from ..files import DEPLOYMENT_VERSION
-from ..run.parts_runner import PartRun
-from ..run.program_parts import split_into_parts
+from ..runtime.parts_runner import PartRun
+from ..runtime.program_parts import split_into_parts
 from .dumps import HOST_TOLERANCE, DumpedTensor, absolute_difference, max_magnitude
 from .host_tolerances import compute_host_tolerances
 from .simulation import SampleRun, SimulatedGraph

@@ -19,9 +19,9 @@ from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
 from ..graph import ir
-from ..run.parts_runner import PartRun
-from ..run.program_parts import ProgramPart
-from ..run.runners import FloatRunner
+from ..runtime.parts_runner import PartRun
+from ..runtime.program_parts import ProgramPart
+from ..runtime.runners import FloatRunner
 from .dumps import HOST_TOLERANCE, absolute_difference, max_magnitude
 
 __all__ = ["compute_host_tolerances", "run_in_double_precision"]

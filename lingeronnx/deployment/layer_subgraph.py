@@ -15,7 +15,7 @@ import onnx
 
 from ..errors import LingerOnnxError
 from ..graph import ir
-from ..run.integer.runner import IntegerRunner
+from ..runtime.integer.runner import IntegerRunner
 from .simulation import SimulatedGraph
 
 __all__ = ["LayerSubgraph", "extract_layer"]

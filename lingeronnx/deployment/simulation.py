@@ -20,9 +20,9 @@ from ..graph import ir
 from ..graph.name_mapping import restore_user_names
 from ..ops.chip_part import extract_chip_part, is_dequantized, order_packed_outputs
 from ..plan import Affine
-from ..run.data import Data, InputSpec
-from ..run.session import Session, is_integer_graph
-from ..run.streaming import Call, CallCount, check_call_count, iter_calls, make_zero_states
+from ..runtime.data import Data, InputSpec
+from ..runtime.session import Session, is_integer_graph
+from ..runtime.streaming import Call, CallCount, check_call_count, iter_calls, make_zero_states
 from ..targets import Target
 from .value_tracing import trace_moved_value
 
@@ -98,7 +98,7 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
     ModelError
         If the model has no integer operator.
     """
-    from ..run.integer.runner import detect_target
+    from ..runtime.integer.runner import detect_target
 
     file_model = ir.as_model(model)
     user_model = restore_user_names(file_model)

@@ -22,9 +22,9 @@ from ..formats import (
 )
 from ..graph import ir
 from ..plan.synthetic_calibration import collect_calibration_warnings
-from ..run.integer.dialects import detect_dialect
-from ..run.integer.runner import detect_target
-from ..run.provenance import (
+from ..runtime.integer.dialects import detect_dialect
+from ..runtime.integer.runner import detect_target
+from ..runtime.provenance import (
     load_fixed_inputs,
     load_quantize_settings,
     load_source_digest,

@@ -17,7 +17,7 @@ from ..graph.attributes import AttributeValue, get_number
 from ..lowering import LoweringContext, LoweringResult
 from ..plan import Affine, Plan, Transform
 from ..plan.synthetic_calibration import is_synthetic
-from ..run.provenance import load_quantize_settings, map_to_float_names
+from ..runtime.provenance import load_quantize_settings, map_to_float_names
 from ..targets import DEFAULT, Target
 from .partition import Partition
 

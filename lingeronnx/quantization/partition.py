@@ -13,7 +13,7 @@ from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, find_lowering_rule, get_weight_values
 from ..ops.macs import count_macs
-from ..run.runners import find_ancestors, iter_read_values
+from ..runtime.runners import find_ancestors, iter_read_values
 from ..targets import Target
 
 __all__ = ["Partition", "consumers_of", "partition_graph", "producers_of", "quantized_tensors"]

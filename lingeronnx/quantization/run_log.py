@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..run.data import Progress
+from ..runtime.data import Progress
 
 __all__ = ["LOGGER", "RunLog", "StepRecord", "VerdictRecord", "format_steps"]
 

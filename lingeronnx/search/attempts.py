@@ -28,8 +28,8 @@ from ..quantization import (
     refine_weights,
     run_trial,
 )
-from ..run.cluster import map_jobs
-from ..run.data import Progress
+from ..runtime.cluster import map_jobs
+from ..runtime.data import Progress
 from .cost import measure_cost
 from .goal import Goal
 from .ladder import Attempt

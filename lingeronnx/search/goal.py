@@ -15,10 +15,10 @@ from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
 from ..graph import ir
 from ..quantization import QuantizedModel
-from ..run.data import Progress
-from ..run.evaluation import evaluate
-from ..run.metrics import resolve_metric
-from ..run.session import Session
+from ..runtime.data import Progress
+from ..runtime.evaluation import evaluate
+from ..runtime.metrics import resolve_metric
+from ..runtime.session import Session
 from ..targets import Target
 from .cost import AttemptCost
 

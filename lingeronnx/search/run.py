@@ -21,7 +21,7 @@ from ..analysis.sensitivity.layers import weight_bits_by_operator
 from ..errors import ConstraintError
 from ..quantization import Candidate, QuantizedModel
 from ..quantization.recipe import EFFORTS
-from ..run.data import Progress
+from ..runtime.data import Progress
 from ..targets import Target
 from .attempts import AttemptPrefetcher, AttemptRunner, StartFactory, journal_header
 from .cost import AttemptCost

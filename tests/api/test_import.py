@@ -41,7 +41,7 @@ UNUSED_IN_A_SESSION = (
     (
         ("lingeronnx", HEAVY),
         ("lingeronnx.cli", HEAVY[:6]),
-        ("lingeronnx.run.simulation", UNUSED_IN_A_SESSION),
+        ("lingeronnx.runtime.simulation", UNUSED_IN_A_SESSION),
     ),
 )
 def test_import_is_light(module, banned):

@@ -14,8 +14,8 @@ from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import infer_batch_axes, set_batch_axes
 from lingeronnx.graph.fixed_inputs import fix_inputs
-from lingeronnx.run.data import Data, InputSpec
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.data import Data, InputSpec
+from lingeronnx.runtime.session import Session
 from tests import nets
 
 F32 = np.dtype(np.float32)

@@ -14,7 +14,7 @@ from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
 from lingeronnx.quantization.json_schemas import make_json_schema
-from lingeronnx.run import compiled_host
+from lingeronnx.runtime import compiled_host
 from tests.api.public import FILE, public
 from tests.each import check_each
 from tests.nets import Net

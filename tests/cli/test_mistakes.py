@@ -13,7 +13,7 @@ from click.testing import Result
 
 from lingeronnx import api
 from lingeronnx.errors import InternalError
-from lingeronnx.run import dump
+from lingeronnx.runtime import dump
 from tests.cli.helpers import GAP, CommandFolder, samples, write_model
 from tests.each import check_each
 

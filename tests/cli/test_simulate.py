@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.run import dump
-from lingeronnx.run.session import Session
+from lingeronnx.runtime import dump
+from lingeronnx.runtime.session import Session
 from tests.cli.helpers import CALIB, DIGITS, TEST, CommandFolder, samples
 
 pytestmark = pytest.mark.smoke

@@ -16,7 +16,7 @@ import pytest
 from lingeronnx import __version__, cli
 from lingeronnx.cli.terminal import format_progress, progress_bar
 from lingeronnx.interchange.convert import DIALECT_BY_DOMAIN, STANDARD_FORMS
-from lingeronnx.run.data import pictures
+from lingeronnx.runtime.data import pictures
 from lingeronnx.targets import PLATFORMS
 from tests.cli.helpers import ROOT, CommandFolder
 from tests.each import check_each

@@ -8,9 +8,9 @@ from onnx import parser
 
 from lingeronnx.deployment.host_tolerances import compute_host_tolerances, run_in_double_precision
 from lingeronnx.graph import ir
-from lingeronnx.run.parts_runner import PartRun
-from lingeronnx.run.program_parts import ProgramPart
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.parts_runner import PartRun
+from lingeronnx.runtime.program_parts import ProgramPart
+from lingeronnx.runtime.runners import FloatRunner
 from tests.passes.helpers import proto, rand
 
 N = 256

@@ -16,7 +16,7 @@ from lingeronnx.deployment import comparison, verify
 from lingeronnx.deployment.fault_hypotheses import FaultHypothesis
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import VENUS
 from tests.deployment.faulty_devices import FaultyDevice, relu
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming

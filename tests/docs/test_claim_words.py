@@ -27,7 +27,7 @@ MESSAGES = {
     ("interchange/qdq/exact/exact_file.py", "bit for bit"): (1, "ExactFile.compared"),
     ("interchange/qdq/exact/exact_file.py", "proved"): (1, "ExactGraph.sum_bounds"),
     ("interchange/repair/structure.py", "is correct"): (3, "says that it is unclear"),
-    ("run/runners/ort_errors.py", "guarantees"): (1, "a message of onnxruntime to recognize"),
+    ("runtime/runners/ort_errors.py", "guarantees"): (1, "a message of onnxruntime to recognize"),
     ("targets/luna/faults.py", "is correct"): (1, "a measured fault"),
     ("targets/luna/faults.py", "are correct"): (1, "a measured fault"),
     ("targets/luna/packer/limits/conv.py", "are correct"): (1, "an assumption"),

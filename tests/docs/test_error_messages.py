@@ -38,7 +38,9 @@ def not_ours(a):
 
 
 def test_each_way_to_make_a_message_is_read():
-    found = {(m.group, *m.parts) for m in Module("lingeronnx/run/data/some.py", SOURCE).messages()}
+    found = {
+        (m.group, *m.parts) for m in Module("lingeronnx/runtime/data/some.py", SOURCE).messages()
+    }
     assert found == {
         ("ModelError", "tensor '…' is gone", "export it again"),
         ("ConfigError", "one", ""),
@@ -48,8 +50,8 @@ def test_each_way_to_make_a_message_is_read():
         ("ConstraintError", "left …", "give another"),
         ("ConfigError", "from …", "give less"),
     }
-    assert {m.area for m in Module("lingeronnx/run/data/some.py", SOURCE).messages()} == {
-        AREAS["run/data"]
+    assert {m.area for m in Module("lingeronnx/runtime/data/some.py", SOURCE).messages()} == {
+        AREAS["runtime/data"]
     }
 
 

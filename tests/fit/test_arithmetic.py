@@ -9,7 +9,7 @@ from lingeronnx.api import quantize
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import GENERIC, PLATFORMS
 from tests.nets import Net, samples
 from tests.passes.helpers import feeds, ops, outputs

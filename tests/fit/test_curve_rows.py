@@ -7,7 +7,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.quantization.legalize import activations as activation_module
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target
 from tests.nets import Net, samples
 

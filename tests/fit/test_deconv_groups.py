@@ -8,7 +8,7 @@ import pytest
 from lingeronnx.graph import ir
 from lingeronnx.quantization.legalize.windows import groups
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 

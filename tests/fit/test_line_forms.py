@@ -9,8 +9,8 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.case_selection import limit_examples

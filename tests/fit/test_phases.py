@@ -11,7 +11,7 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
 from tests.case_selection import limit_examples
 from tests.fit.test_fit import assert_legalized, conv

@@ -11,7 +11,7 @@ from lingeronnx.api import quantize
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.luna import VENUS
 from tests.case_selection import limit_examples

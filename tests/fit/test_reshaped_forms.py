@@ -9,7 +9,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.packer import judge
 

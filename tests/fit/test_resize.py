@@ -13,7 +13,7 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import GENERIC, PLATFORMS
 from lingeronnx.targets.luna import VENUS
 from tests import nets

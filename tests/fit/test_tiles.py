@@ -7,7 +7,7 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.fit.test_fit import (

@@ -11,7 +11,7 @@ from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.legalize.unroll_recurrent import MAX_UNROLLED_STEPS
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.runners import get_input_specs
+from lingeronnx.runtime.runners import get_input_specs
 from lingeronnx.targets import PLATFORMS, get_target
 from tests.case_selection import mark_rest_slow
 from tests.ops import test_recurrent_forms as forms

@@ -14,8 +14,8 @@ from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.quantization.lower import extract_plan, lower
 from lingeronnx.quantization.partition import Partition
-from lingeronnx.run.provenance import map_to_float_names
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.provenance import map_to_float_names
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import VENUS
 from tests import artefacts, nets

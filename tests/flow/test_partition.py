@@ -6,7 +6,7 @@ import pytest
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
 from lingeronnx.quantization.partition import partition_graph
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS
 from tests import nets

@@ -7,9 +7,9 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import infer_batch_axes, store_inferred_batch_axes
-from lingeronnx.run.data import Data, InputSpec
-from lingeronnx.run.runners import FloatRunner, get_input_specs
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.data import Data, InputSpec
+from lingeronnx.runtime.runners import FloatRunner, get_input_specs
+from lingeronnx.runtime.session import Session
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, streaming, time_first_input
 
 F32 = np.dtype(np.float32)

@@ -7,7 +7,7 @@ import pytest
 
 from lingeronnx.graph import ir
 from lingeronnx.graph.builder import SubgraphBuilder
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 
 X = np.random.default_rng(0).standard_normal((3, 6, 4)).astype(np.float32)

@@ -15,7 +15,7 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.name_mapping import NAMES_KEY, apply_file_names, restore_user_names
 from lingeronnx.quantization.lower import extract_plan
-from lingeronnx.run.provenance import map_to_float_names
+from lingeronnx.runtime.provenance import map_to_float_names
 from lingeronnx.targets.luna import VENUS
 from lingeronnx.targets.luna.packer.names import build_safe_names, is_safe
 from tests.case_selection import limit_examples

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir, onnx_file
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((16, 4)).astype(np.float32)

@@ -14,7 +14,7 @@ from lingeronnx import cli
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
 from lingeronnx.graph.dynamic_tail import split_dynamic_tail
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests.passes.helpers import graph, proto, rand
 
 _BODY = "c = Conv<pads = [1, 1, 1, 1]>(x, w) r = Relu(c) d = Conv(r, v) f = Reshape(d, rows)"

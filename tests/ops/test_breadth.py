@@ -11,7 +11,7 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS
 from tests.case_selection import mark_rest_slow
 from tests.nets import NETS, Net, samples

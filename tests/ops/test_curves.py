@@ -13,8 +13,8 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.graph.operators import BINARY_FUNCTIONS, UNARY_FUNCTIONS
 from lingeronnx.ops.functions.lookup_table import evaluate_float_node
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.session import Session
 from tests.nets import Net
 from tests.packability import evaluate_result
 from tests.packer import judge

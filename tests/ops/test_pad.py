@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests.case_selection import limit_examples
 from tests.nets import Net
 from tests.packer import judge

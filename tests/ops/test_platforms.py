@@ -15,7 +15,7 @@ from lingeronnx.errors import ModelError
 from lingeronnx.formats import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.graph import ir
 from lingeronnx.ops.layers.pool import make_mean_weights
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, get_target
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.packer_profile import get_packer_profile

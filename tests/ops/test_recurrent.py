@@ -13,8 +13,8 @@ from lingeronnx.formats import find_integer_op
 from lingeronnx.graph import ir
 from lingeronnx.ops import get_rule_for_integer_op
 from lingeronnx.quantization.lower import extract_plan
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, get_target
 from lingeronnx.targets.luna import VENUS
 from lingeronnx.targets.luna.faults import LunaFault

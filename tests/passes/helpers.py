@@ -8,7 +8,7 @@ import onnx.parser
 
 from lingeronnx.graph import ir
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 
 
 def rand(*shape, seed=0):

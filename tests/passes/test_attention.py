@@ -12,7 +12,7 @@ from onnx import helper
 from lingeronnx import targets as platforms
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConstraintError
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import packability
 from tests.case_selection import mark_rest_slow

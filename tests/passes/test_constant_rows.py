@@ -6,7 +6,7 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.quantization.normalize.axes.constant_concat import replace_concat_with_constants
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, proto, rand
 
 TOKEN = """n = Shape<start = 0, end = 1>(x) r = Constant<value_ints = [1, 4]>() s = Concat<axis = 0>(n, r)

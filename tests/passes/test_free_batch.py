@@ -8,7 +8,7 @@ from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import set_batch_axes
 from lingeronnx.quantization.normalize.entry.dynamic_batch import make_batch_dynamic
-from lingeronnx.run.runners import get_input_specs
+from lingeronnx.runtime.runners import get_input_specs
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
 
 SIZE_OF_BATCH = """s = Shape(x) z = Constant<value_int = 0>() n = Gather<axis = 0>(s, z)

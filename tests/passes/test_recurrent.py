@@ -14,7 +14,7 @@ from lingeronnx.quantization.normalize.layers.recurrent import (
     convert_recurrent_layers,
     convert_to_time_first,
 )
-from lingeronnx.run.runners import get_input_specs
+from lingeronnx.runtime.runners import get_input_specs
 from tests.passes.helpers import (
     changes,
     check_pass_fires,

@@ -12,7 +12,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -16,7 +16,7 @@ from lingeronnx import cli
 from lingeronnx.graph import ir, operators
 from lingeronnx.interchange.qdq.import_model import import_quantized_model
 from lingeronnx.plan import Affine, Rounding
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 from tests.case_selection import mark_rest_slow
 from tests.each import check_each

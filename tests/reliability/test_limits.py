@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 
 from lingeronnx.errors import DataError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.run.data import Data, InputSpec, archives
-from lingeronnx.run.runners import sessions
+from lingeronnx.runtime.data import Data, InputSpec, archives
+from lingeronnx.runtime.runners import sessions
 from tests.cli.helpers import TINY, CommandFolder, samples, write_model
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])

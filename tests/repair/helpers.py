@@ -7,7 +7,7 @@ import onnx
 from onnx import numpy_helper
 
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 
 QUANTIZED = ("thinker", "linger")
 

@@ -90,7 +90,7 @@ class Monitor:
 
     def _watch_stages(self):
         from lingeronnx.lowering import LoweringContext
-        from lingeronnx.run.integer.bind import Binder
+        from lingeronnx.runtime.integer.bind import Binder
 
         for owner, stage in ((LoweringContext, "lowering"), (Binder, "binding")):
             owner.run = self._record_stage(owner.run, stage)

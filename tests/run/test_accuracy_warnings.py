@@ -15,13 +15,13 @@ from lingeronnx.analysis.compare.join import TensorJoin
 from lingeronnx.analysis.compare.sources import open_source_pair
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
-from lingeronnx.run.accuracy_warnings import (
+from lingeronnx.runtime.accuracy_warnings import (
     FunctionDifferences,
     OutputChecks,
     PredictionCounts,
     format_chance_warning,
 )
-from lingeronnx.run.metrics import TopK
+from lingeronnx.runtime.metrics import TopK
 from tests.nets import Net
 
 

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.graph import ir, operators
-from lingeronnx.run.runners.batching import (
+from lingeronnx.runtime.runners.batching import (
     Batching,
     align_array,
     choose_batching,
@@ -16,7 +16,7 @@ from lingeronnx.run.runners.batching import (
     repeats_to_fill_vectors,
     split_aligned,
 )
-from lingeronnx.run.runners.float_fallbacks import FloatFallback
+from lingeronnx.runtime.runners.float_fallbacks import FloatFallback
 from simulator.kernel import TensorSpec
 
 COUNT = 17

@@ -18,7 +18,7 @@ import pytest
 
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.formats import INTEGER_OPS
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS
 
 HERE = Path(__file__).resolve()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import DataError
-from lingeronnx.run.data import Data, InputSpec
+from lingeronnx.runtime.data import Data, InputSpec
 from tests.each import check_each
 
 F32 = np.dtype(np.float32)

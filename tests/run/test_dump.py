@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.plan import Affine
-from lingeronnx.run.dump import TensorSummary, qparams_from_json, qparams_to_json, write_npz
+from lingeronnx.runtime.dump import TensorSummary, qparams_from_json, qparams_to_json, write_npz
 
 RNG = np.random.default_rng(0)
 

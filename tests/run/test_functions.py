@@ -3,7 +3,7 @@
 import pytest
 
 from lingeronnx.errors import DataError
-from lingeronnx.run.data import load_function
+from lingeronnx.runtime.data import load_function
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from lingeronnx.graph import ir
 from lingeronnx.quantization.methods.equalize import equalize_channels
 from lingeronnx.quantization.methods.receptive_fields import compute_covariances
 from lingeronnx.quantization.partition import partition_graph
-from lingeronnx.run.data import Data
-from lingeronnx.run.memory import bytes_per_sample, choose_batch_size
-from lingeronnx.run.runners import FloatRunner, get_input_specs, model_stages
+from lingeronnx.runtime.data import Data
+from lingeronnx.runtime.memory import bytes_per_sample, choose_batch_size
+from lingeronnx.runtime.runners import FloatRunner, get_input_specs, model_stages
 from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.case_selection import limit_examples, mark_rest_slow

@@ -7,7 +7,7 @@ import pytest
 
 from lingeronnx.decibels import ratio_db
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.run.metrics import METRICS, Agreement, TopK, resolve_metric
+from lingeronnx.runtime.metrics import METRICS, Agreement, TopK, resolve_metric
 
 RNG = np.random.default_rng(0)
 

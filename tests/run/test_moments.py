@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from lingeronnx.run.input_moments import compute_moments, load_input_moments, store_input_moments
+from lingeronnx.runtime.input_moments import (
+    compute_moments,
+    load_input_moments,
+    store_input_moments,
+)
 from tests.nets import plain
 
 RNG = np.random.default_rng(0)

@@ -10,13 +10,13 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import compute_output_digest
 from lingeronnx.graph.name_mapping import format_node_label, get_module_name
-from lingeronnx.run.provenance import (
+from lingeronnx.runtime.provenance import (
     apply_fixed_inputs,
     is_made_from,
     load_fixed_inputs,
     load_source_digest,
 )
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.case_selection import mark_rest_slow
 from tests.nets import Net

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import DataError
-from lingeronnx.run.data import Data, InputSpec
-from lingeronnx.run.data.recording import RecordedItems
-from lingeronnx.run.data.sources import open_items
+from lingeronnx.runtime.data import Data, InputSpec
+from lingeronnx.runtime.data.recording import RecordedItems
+from lingeronnx.runtime.data.sources import open_items
 
 SPEC = [InputSpec("x", (None, 2), np.dtype(np.float32))]
 X = np.arange(20, dtype=np.float32).reshape(10, 2)

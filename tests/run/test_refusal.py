@@ -4,7 +4,7 @@ its sources.
 
 import pytest
 
-from lingeronnx.run.runners.ort_errors import explain_ort_error
+from lingeronnx.runtime.runners.ort_errors import explain_ort_error
 
 _PLACE = "/onnxruntime_src/onnxruntime/core/providers/cpu/tensor/reshape_helper.h:91 "
 _FUNCTION = (

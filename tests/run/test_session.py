@@ -8,7 +8,7 @@ import pytest
 
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests import nets
 
 

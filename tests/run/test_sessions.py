@@ -5,7 +5,7 @@ import onnxruntime as ort
 import pytest
 from onnx.parser import parse_model
 
-from lingeronnx.run.runners.sessions import open_ort_session
+from lingeronnx.runtime.runners.sessions import open_ort_session
 
 PLAIN = "y = Relu(x)"
 BRANCHES = """

@@ -8,8 +8,8 @@ from PIL import Image
 from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
-from lingeronnx.run.data import Data, InputSpec
-from lingeronnx.run.data.pictures import Pictures
+from lingeronnx.runtime.data import Data, InputSpec
+from lingeronnx.runtime.data.pictures import Pictures
 from tests import nets
 
 SPEC = [InputSpec("x", (None, 2), np.dtype(np.float32))]

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from lingeronnx.graph import ir
-from lingeronnx.run.runners import model_stages
+from lingeronnx.runtime.runners import model_stages
 from tests.nets import residual
 
 

@@ -10,8 +10,8 @@ from lingeronnx.cli import main
 from lingeronnx.deployment.simulation import read_integer_graph, run_samples
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
-from lingeronnx.run.streaming import _select_loud_calls, unroll_calls
+from lingeronnx.runtime.session import Session
+from lingeronnx.runtime.streaming import _select_loud_calls, unroll_calls
 from tests.ops.test_recurrent_forms import WIDTH, H, T, float_outputs, sqnr, streaming
 
 STATES = {"LSTM": {"h_out": "h", "c_out": "c"}, "GRU": {"h_out": "h"}}
@@ -149,7 +149,7 @@ def test_calls_without_an_end(monkeypatch):
     """A generator of calls that never ends gets one line; with a limit so many samples are taken,
     of a list all.
     """
-    monkeypatch.setattr("lingeronnx.run.streaming.MAX_UNBOUNDED_SAMPLES", 5)
+    monkeypatch.setattr("lingeronnx.runtime.streaming.MAX_UNBOUNDED_SAMPLES", 5)
     model, x = streaming("GRU"), chunks(2)[0]
 
     def endless():
@@ -243,7 +243,7 @@ def test_one_item_of_many_samples_has_two_readings(make, tmp_path):
 
 
 def test_a_large_file_is_one_item(tmp_path, monkeypatch):
-    monkeypatch.setattr("lingeronnx.run.data.archives._CHUNK_BYTES", 64)
+    monkeypatch.setattr("lingeronnx.runtime.data.archives._CHUNK_BYTES", 64)
     path = _npz(tmp_path, chunks(6, 1)[0])
     with pytest.raises(DataError, match=AMBIGUOUS):
         unroll_calls(streaming("GRU"), path, STATES["GRU"])

@@ -7,8 +7,8 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import format_exception, wrap_user_errors
-from lingeronnx.run.data.sources import open_items
-from lingeronnx.run.metrics import call_user_function
+from lingeronnx.runtime.data.sources import open_items
+from lingeronnx.runtime.metrics import call_user_function
 from tests.robustness.case_generators import GOOD
 
 

@@ -18,9 +18,9 @@ from click.testing import CliRunner
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
-from lingeronnx.run.cluster import map_jobs
-from lingeronnx.run.evaluation import evaluate
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.cluster import map_jobs
+from lingeronnx.runtime.evaluation import evaluate
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import VENUS
 from tests.nets import residual
 
@@ -155,7 +155,7 @@ def test_sums_of_parts(tmp_path):
     """Law: what batches give, merged in order, is what one measure has that saw them one after
     another.
     """
-    from lingeronnx.run.metrics import resolve_metric
+    from lingeronnx.runtime.metrics import resolve_metric
 
     (tmp_path / "own.py").write_text(
         "def f(outputs, labels):\n    return float(outputs.sum() + labels.sum())\n"
@@ -261,7 +261,9 @@ def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
     ]
     assert (tmp_path / "died").exists()
     told = [
-        record.getMessage() for record in caplog.records if record.name == "lingeronnx.run.cluster"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "lingeronnx.runtime.cluster"
     ]
     assert len(told) == 1
     assert re.fullmatch(
@@ -279,7 +281,7 @@ def test_evaluate_on_a_cluster(cluster):
 @pytest.mark.slow
 def test_no_cluster_there(tmp_path, monkeypatch):
     pytest.importorskip("distributed")
-    from lingeronnx.run import cluster as module
+    from lingeronnx.runtime import cluster as module
 
     monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(ConfigError, match="no Dask scheduler answered at tcp://127.0.0.1:1 within"):

@@ -21,7 +21,7 @@ from lingeronnx.errors import ConfigError, ConstraintError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.quantization import build_candidate, plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.scales import group_shared_scales
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.search import Goal, search
 from lingeronnx.search.cost import AttemptCost, measure_cost
 from lingeronnx.search.ladder import (

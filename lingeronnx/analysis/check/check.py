@@ -26,9 +26,9 @@ from ...quantization.config import QuantConfig
 from ...quantization.factor_groups import partition_with_clip_fallback
 from ...quantization.legalize import AppliedRewrite, legalize_graph
 from ...quantization.report import FloatNode, split_float_nodes
-from ...run.integer.runner import detect_target
-from ...run.provenance import map_to_float_names
-from ...run.session import is_integer_graph
+from ...runtime.integer.runner import detect_target
+from ...runtime.provenance import map_to_float_names
+from ...runtime.session import is_integer_graph
 from ...targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, Verdict, get_target
 from .forecast import forecast_deployment
 from .packer_file import check_packed, is_packable

@@ -23,7 +23,7 @@ from ...graph import ir
 from ...ops import Violation, format_limit_rule, get_rule_for_integer_op
 from ...plan import Affine
 from ...quantization.report import split_float_nodes
-from ...run.integer.sizes import infer_shapes
+from ...runtime.integer.sizes import infer_shapes
 from ...targets import Target
 from .report import Check
 from .rules import MOVE_NODE_REMEDY, RULES, IntegerNode, make_violation

@@ -19,7 +19,7 @@ from ...plan.synthetic_calibration import collect_calibration_warnings
 from ...quantization.report import FloatNode, split_float_nodes
 from ...quantization.report.merges import find_merge_options
 from ...quantization.report.program import build_program_report
-from ...run.integer.runner import detect_target
+from ...runtime.integer.runner import detect_target
 from ...targets import DEFAULT, DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, get_target
 from .integer_graph import check_integer
 from .report import Check

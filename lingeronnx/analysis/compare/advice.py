@@ -18,7 +18,7 @@ import numpy as np
 from ...errors import ConfigError
 from ...graph import ir, operators
 from ...quantization.prepare.selectors import select_tensors
-from ...run.provenance import load_quantize_settings
+from ...runtime.provenance import load_quantize_settings
 from .channel_causes import diagnose_large_values, diagnose_minor_issues, diagnose_uneven_weights
 from .finding import LayerFinding
 from .input_causes import diagnose_inputs

@@ -14,9 +14,9 @@ import numpy as np
 
 from ...errors import ConfigError, DataError, suggest_nearest
 from ...graph.batch_axes import guess_batch_axis
-from ...run.data import Data, InputSpec, Progress, load_function
-from ...run.dump import write_npz
-from ...run.metrics import call_user_function
+from ...runtime.data import Data, InputSpec, Progress, load_function
+from ...runtime.dump import write_npz
+from ...runtime.metrics import call_user_function
 from ..stats.output_measures import resolve_output, worst_first_key
 from ..stats.pair_measures import METRICS, PairMeasures
 from .sources import TensorSource, open_source_pair

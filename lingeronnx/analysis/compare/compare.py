@@ -18,9 +18,9 @@ from ...errors import ConfigError
 from ...escaping import format_csv
 from ...files import created_folder, write_text
 from ...graph import ir
-from ...run.cluster import map_jobs
-from ...run.data import Batch, Progress
-from ...run.streaming import CallCount
+from ...runtime.cluster import map_jobs
+from ...runtime.data import Batch, Progress
+from ...runtime.streaming import CallCount
 from ..latency import cycles_of_nodes
 from .advice import diagnose
 from .comparison import COLUMNS, CSV_ONLY_COLUMNS, Comparison, format_number

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ...run.input_moments import load_input_moments
+from ...runtime.input_moments import load_input_moments
 from .finding import LayerFinding
 from .input_layout import InputLayoutCheck
 from .join import ComparedTensor, TensorJoin

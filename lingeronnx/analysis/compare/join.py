@@ -24,10 +24,10 @@ from ...graph import ir, operators
 from ...graph.name_mapping import format_node_label, get_module_name
 from ...ops import is_relu_like
 from ...ops.functions.activation import get_clip_bounds
-from ...run.accuracy_warnings import OutputChecks, PredictionCounts
-from ...run.data import Data, InputSpec, Progress
-from ...run.metrics import TopK
-from ...run.streaming import CallCount, check_call_count, iter_calls, make_zero_states
+from ...runtime.accuracy_warnings import OutputChecks, PredictionCounts
+from ...runtime.data import Data, InputSpec, Progress
+from ...runtime.metrics import TopK
+from ...runtime.streaming import CallCount, check_call_count, iter_calls, make_zero_states
 from ..stats.channels import ChannelSums, move_channel_axis
 from ..stats.pair_measures import PairMeasures
 from ..stats.stored_form import StoredForm

@@ -17,7 +17,7 @@ from ...decibels import ratio_db
 from ...formats import is_quantized_domain
 from ...graph import ir, operators
 from ...ops import is_relu_like
-from ...run.provenance import is_made_from
+from ...runtime.provenance import is_made_from
 from ..stats.channels import CONSTANT_TOLERANCE, channel_axis, move_channel_axis
 from .join import ComparedTensor, TensorJoin
 from .sources import FloatSource, Item, PlannedSource

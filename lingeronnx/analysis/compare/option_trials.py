@@ -39,8 +39,8 @@ from ...quantization.config import parse_override
 from ...quantization.lower import lower
 from ...quantization.recipe import get_equalizing_effort, refines_weights
 from ...quantization.steps.scale_sources import plan_without_range_transforms
-from ...run.provenance import load_quantize_settings
-from ...run.session import Session
+from ...runtime.provenance import load_quantize_settings
+from ...runtime.session import Session
 from ..stats.pair_measures import PairMeasures
 from .finding import LayerFinding
 from .join import TensorJoin

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...plan import Affine
 from ...quantization.lower import extract_plan
-from ...run.session import Session
+from ...runtime.session import Session
 from ..stats.stored_form import StoredForm, matching_factors
 
 __all__ = ["RealValues"]

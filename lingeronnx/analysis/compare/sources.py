@@ -25,11 +25,11 @@ from ...plan import Affine, Plan
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan
 from ...quantization.scales.fake_quant import build_fake_quantized_graph, split_at_tensors
-from ...run.data import InputSpec
-from ...run.dump import INDEX_FILE, qparams_from_json
-from ...run.provenance import apply_fixed_inputs
-from ...run.runners import FloatRunner
-from ...run.session import Session
+from ...runtime.data import InputSpec
+from ...runtime.dump import INDEX_FILE, qparams_from_json
+from ...runtime.provenance import apply_fixed_inputs
+from ...runtime.runners import FloatRunner
+from ...runtime.session import Session
 from ..stats.stored_form import StoredForm, matching_factors
 from .clipped_inputs import MIN_OPSET, duplicate_with_clipped_inputs
 

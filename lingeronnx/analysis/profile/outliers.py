@@ -30,8 +30,8 @@ from ...errors import ConfigError
 from ...files import write_text
 from ...graph import ir
 from ...plan import Affine
-from ...run.data import Data, Progress
-from ...run.session import Session
+from ...runtime.data import Data, Progress
+from ...runtime.session import Session
 from ...text import format_table
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution

@@ -25,7 +25,7 @@ from ...graph import ir
 from ...graph.attributes import get_number
 from ...graph.name_mapping import get_module_name
 from ...plan import Affine, make_bias_qparams
-from ...run.session import Session
+from ...runtime.session import Session
 from ...text import format_table
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution

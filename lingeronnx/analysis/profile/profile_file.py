@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...run.dump import write_npz
+from ...runtime.dump import write_npz
 from ..stats.distribution import Distribution
 from ..stats.histogram import Histogram, NonzeroBins
 from .profile import OperatorTensor, Profile, RecordedTensor

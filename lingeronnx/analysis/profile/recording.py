@@ -26,10 +26,10 @@ from ...errors import ConfigError, DataError
 from ...files import update_folder, write_text
 from ...graph import ir
 from ...plan import Affine
-from ...run.data import Data, Progress
-from ...run.dump import DumpFolder
-from ...run.runners import Stream
-from ...run.session import Session
+from ...runtime.data import Data, Progress
+from ...runtime.dump import DumpFolder
+from ...runtime.runners import Stream
+from ...runtime.session import Session
 from ..compare.compare import compare
 from ..compare.comparison import Comparison
 from ..compare.sources import FloatSource, IntegerSource, Item, TensorSource, load_dump

@@ -23,8 +23,8 @@ from ...plan import Affine
 from ...quantization import PlannedModel
 from ...quantization.lower import lower
 from ...quantization.partition import Partition
-from ...run.runners.float_fallbacks import extract_submodel
-from ...run.session import Session
+from ...runtime.runners.float_fallbacks import extract_submodel
+from ...runtime.session import Session
 
 __all__ = ["FINE_BITS", "IntegerOperator", "KernelRunner", "build_integer_operators"]
 

@@ -34,9 +34,9 @@ from ...quantization import (
     require_calibrated_scales,
     require_data,
 )
-from ...run.accuracy_warnings import format_chance_warning
-from ...run.data import Data, Progress
-from ...run.streaming import unroll_calls
+from ...runtime.accuracy_warnings import format_chance_warning
+from ...runtime.data import Data, Progress
+from ...runtime.streaming import unroll_calls
 from ..stats.output_measures import (
     metric_unit,
     normalize_metric_name,

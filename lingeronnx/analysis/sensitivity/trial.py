@@ -20,9 +20,9 @@ from ...errors import ConfigError
 from ...graph import ir
 from ...hashing import hash_framed_parts
 from ...plan import Affine
-from ...run.data import Data
-from ...run.runners import get_input_specs
-from ...run.runners.segments import Segments
+from ...runtime.data import Data
+from ...runtime.runners import get_input_specs
+from ...runtime.runners.segments import Segments
 from .kernels import IntegerOperator, KernelRunner, VariantKey
 
 __all__ = ["BaseRun", "TrialEngine", "RoundableModel", "RoundedSet", "TrialModel"]

@@ -23,10 +23,10 @@ from ...graph import ir
 from ...hashing import hash_concatenation
 from ...plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...quantization import PlannedModel
-from ...run.cluster import map_jobs
-from ...run.data import Batch, Data, Progress
-from ...run.metrics import call_user_function
-from ...run.runners.segments import Segments
+from ...runtime.cluster import map_jobs
+from ...runtime.data import Batch, Data, Progress
+from ...runtime.metrics import call_user_function
+from ...runtime.runners.segments import Segments
 from ..compare.advice import diagnose
 from ..compare.join import TensorJoin
 from ..compare.sources import PlannedSource, open_source

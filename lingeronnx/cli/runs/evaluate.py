@@ -54,7 +54,7 @@ def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options
     """Measure the accuracy of a model against labels, or its fidelity to a baseline model."""
     load_data = make_data_loader(options)
     with progress_bar() as progress:
-        from ...run.evaluation import evaluate as run
+        from ...runtime.evaluation import evaluate as run
 
         if batch is not None:
             options["batch"] = batch

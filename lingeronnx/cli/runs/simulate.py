@@ -80,8 +80,8 @@ def simulate(
     check_output_path(output, [model, data])
     _check_dump_folder(options["dump"], data)
     with progress_bar() as progress:
-        from ...run.dump import write_npz
-        from ...run.simulation import simulate as run
+        from ...runtime.dump import write_npz
+        from ...runtime.simulation import simulate as run
 
         if batch is not None:
             options["batch"] = batch
@@ -89,7 +89,7 @@ def simulate(
         write_npz(output, result.arrays)
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
-        from ...run.dump import qparams_to_json
+        from ...runtime.dump import qparams_to_json
 
         output_by_tensor = {key: name for name, key in result.outputs.items()}
         tensors = [

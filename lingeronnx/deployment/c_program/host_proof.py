@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...run.compiled_host import CompiledHost
-from ...run.parts_runner import PartRun, PartsRunner
-from ...run.program_parts import PartitionedProgram
+from ...runtime.compiled_host import CompiledHost
+from ...runtime.parts_runner import PartRun, PartsRunner
+from ...runtime.program_parts import PartitionedProgram
 from ..dumps import absolute_difference, max_magnitude
 from .build import (
     HOST_FLAGS,

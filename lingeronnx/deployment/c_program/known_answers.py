@@ -14,9 +14,9 @@ import numpy as np
 
 from ...alignment import round_up
 from ...escaping import format_c_string
-from ...run.parts_runner import PartRun, PartsRunner
-from ...run.program_parts import PartitionedProgram, ProgramPart
-from ...run.runners import FloatRunner
+from ...runtime.parts_runner import PartRun, PartsRunner
+from ...runtime.program_parts import PartitionedProgram, ProgramPart
+from ...runtime.runners import FloatRunner
 from ..dumps import HOST_TOLERANCE, absolute_difference, make_dump_name, max_magnitude
 from ..host_dumps import make_host_port_prefix
 from ..ports import Port

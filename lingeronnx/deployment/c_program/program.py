@@ -22,8 +22,8 @@ from ...formats import QUANT
 from ...graph import ir, operators
 from ...ops.chip_part import is_dequantized
 from ...ops.macs import count_macs
-from ...run.parts_runner import PartRun
-from ...run.program_parts import PartitionedProgram
+from ...runtime.parts_runner import PartRun
+from ...runtime.program_parts import PartitionedProgram
 from ...targets import PackerArguments, Target
 from ..ports import Port, make_ports
 from ..simulation import SampleRun

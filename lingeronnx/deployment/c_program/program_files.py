@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...files import write_text
-from ...run.dump import write_npz
-from ...run.parts_runner import PartRun
+from ...runtime.dump import write_npz
+from ...runtime.parts_runner import PartRun
 from ...targets import Target
 from ..dumps import to_raw_bytes
 from .known_answers import get_golden_folder, make_main_c

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...run.compiled_host import CompiledHost
-from ...run.parts_runner import PartsRunner
-from ...run.program_parts import PartitionedProgram
+from ...runtime.compiled_host import CompiledHost
+from ...runtime.parts_runner import PartsRunner
+from ...runtime.program_parts import PartitionedProgram
 from .host_proof import (
     LoadedProgram,
     build_shared_library,

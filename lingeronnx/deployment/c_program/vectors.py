@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...alignment import round_up
-from ...run.parts_runner import PartRun
+from ...runtime.parts_runner import PartRun
 from ..dumps import max_magnitude
 from ..ports import Port
 from .program import BoardProgram, ChipPart, HostPart, ProgramTensor, get_c_type

@@ -18,9 +18,9 @@ import numpy as np
 from ...errors import ConfigError, DataError, ModelError
 from ...graph import ir
 from ...plan import Affine
-from ...run.integer.runner import IntegerRunner, detect_target
-from ...run.runners import FloatRunner
-from ...run.session import Session
+from ...runtime.integer.runner import IntegerRunner, detect_target
+from ...runtime.runners import FloatRunner
+from ...runtime.session import Session
 from .qdq_writer import QdqGraph
 
 __all__ = [

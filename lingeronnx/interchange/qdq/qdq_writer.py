@@ -33,9 +33,9 @@ from ...formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_
 from ...graph import ir
 from ...plan import Affine
 from ...plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
-from ...run.integer.dialects import ArithmeticSide
-from ...run.integer.runner import detect_target
-from ...run.integer.sizes import infer_shapes
+from ...runtime.integer.dialects import ArithmeticSide
+from ...runtime.integer.runner import detect_target
+from ...runtime.integer.sizes import infer_shapes
 from .opset import upgrade_nodes
 
 __all__ = ["PLATFORM_KEY", "QdqGraph", "QdqWriter", "SCALES_KEY", "scale_from_step", "write_qdq"]

@@ -16,8 +16,8 @@ from onnx import ModelProto
 from ...errors import LingerOnnxError, ModelError
 from ...graph import ir
 from ...graph.name_mapping import restore_user_names
-from ...run.runners import get_input_specs
-from ...run.session import Session
+from ...runtime.runners import get_input_specs
+from ...runtime.session import Session
 from .shapes import infer_shapes
 
 __all__ = ["OutputSummary", "TrialRunResult", "run_repaired_graph"]

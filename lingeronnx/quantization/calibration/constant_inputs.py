@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import DataError
-from ...run.data import Batch, InputSpec
+from ...runtime.data import Batch, InputSpec
 
 __all__ = ["ConstantInputDetector"]
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ...errors import DataError
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 
 __all__ = ["HALF_BINS", "Curve", "Stats", "TensorStats", "ConsumerFunction", "collect_stats"]
 

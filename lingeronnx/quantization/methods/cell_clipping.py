@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph import ir
 from ...ops.layers.recurrent import LSTM, optional_input_indices
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..partition import Partition
 

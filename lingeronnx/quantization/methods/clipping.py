@@ -23,7 +23,7 @@ import numpy as np
 from ...graph import ir
 from ...ops import get_weight_values
 from ...plan import Affine, Plan
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 from ..calibration.calibrators import full_range_scale
 from ..calibration.statistics import Stats, TensorStats
 from ..partition import Partition

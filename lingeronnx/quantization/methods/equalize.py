@@ -31,7 +31,7 @@ import numpy as np
 from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...graph import ir, operators
 from ...ops import Op
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition, quantized_tensors
 from ..scales.scale_policy import ScalePolicy

@@ -27,8 +27,8 @@ from ...graph import ir
 from ...ops import is_relu_like
 from ...ops.functions.leaky_relu import get_negative_slopes
 from ...plan import Affine, Plan
-from ...run.memory import trim_memory
-from ...run.runners import FloatRunner
+from ...runtime.memory import trim_memory
+from ...runtime.runners import FloatRunner
 
 __all__ = ["LayerTarget", "collect_layer_targets"]
 

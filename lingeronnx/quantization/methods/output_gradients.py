@@ -26,7 +26,7 @@ import numpy as np
 
 from ...graph import ir, operators
 from ...ops import is_relu_like
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 from .receptive_fields import MAX_FAN_IN
 
 __all__ = ["OutputMoments", "compute_output_moments"]

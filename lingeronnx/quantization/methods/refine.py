@@ -24,10 +24,10 @@ import numpy as np
 
 from ...graph import ir
 from ...plan import Affine, PerGroup, Plan
-from ...run.data import Progress
-from ...run.integer.runner import IntegerRunner
-from ...run.memory import trim_memory
-from ...run.runners import FloatRunner
+from ...runtime.data import Progress
+from ...runtime.integer.runner import IntegerRunner
+from ...runtime.memory import trim_memory
+from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..lower import lower
 from ..partition import Partition

@@ -18,9 +18,9 @@ from ...graph import ir
 from ...interchange.qdq.import_model import is_quantized
 from ...plan import Plan
 from ...plan.synthetic_calibration import is_synthetic
-from ...run.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
-from ...run.runners import get_input_specs
-from ...run.streaming import UnrolledCalls, check_call_count, unroll_calls
+from ...runtime.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
+from ...runtime.runners import get_input_specs
+from ...runtime.streaming import UnrolledCalls, check_call_count, unroll_calls
 from ..config import QuantConfig
 from ..normalize.folding.scalar_inputs import (
     find_scalar_inputs,

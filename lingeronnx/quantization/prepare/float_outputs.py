@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from ...graph import ir, operators
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 
 __all__ = ["FloatOutputCache", "map_outputs_to_logits"]
 

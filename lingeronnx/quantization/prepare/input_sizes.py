@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ...errors import ConfigError, suggest_nearest
 from ...graph import batch_axes, ir
-from ...run.data import Data, InputSpec
-from ...run.runners import get_input_specs
+from ...runtime.data import Data, InputSpec
+from ...runtime.runners import get_input_specs
 from ..normalize.entry.dynamic_batch import make_batch_dynamic
 
 __all__ = ["infer_input_shapes", "set_input_shapes"]

@@ -23,10 +23,10 @@ from ...interchange.qdq.import_model import (
     import_quantized_model,
     is_quantized,
 )
-from ...run.data import Data, HoldOut
-from ...run.memory import bytes_per_sample, choose_batch_size
-from ...run.runners import FallbackSessionCache, FloatRunner
-from ...run.streaming import UnrolledCalls
+from ...runtime.data import Data, HoldOut
+from ...runtime.memory import bytes_per_sample, choose_batch_size
+from ...runtime.runners import FallbackSessionCache, FloatRunner
+from ...runtime.streaming import UnrolledCalls
 from ...targets import Target
 from ..config import QuantConfig
 from ..factor_groups import partition_with_clip_fallback

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ...graph import ir, operators
 from ...ops import find_lowering_rule
 from ...ops.macs import count_macs
-from ...run.runners import iter_read_values
+from ...runtime.runners import iter_read_values
 from ...targets import Target
 from ..normalize.folding.scalar_inputs import find_scalar_inputs, format_fix_suggestion
 from ..partition import Partition, consumers_of

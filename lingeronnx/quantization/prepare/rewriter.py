@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import InternalError, ModelError
 from ...graph import ir, operators
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..config import QuantConfig
 from ..legalize import AppliedRewrite, legalize_graph

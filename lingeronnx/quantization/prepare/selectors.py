@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...errors import ConfigError, suggest_nearest
 from ...graph import ir
-from ...run.runners import find_ancestors, iter_read_values
+from ...runtime.runners import find_ancestors, iter_read_values
 
 __all__ = ["Selectors", "select_nodes", "select_tensors"]
 

@@ -14,12 +14,12 @@ from ...graph import ir
 from ...graph.dynamic_tail import append_tail
 from ...lowering import LoweringResult
 from ...ops import Op
-from ...run.data import Progress
-from ...run.input_moments import store_input_moments
-from ...run.memory import choose_batch_size, trim_memory
-from ...run.provenance import store_provenance
-from ...run.session import open_lowered_session
-from ...run.streaming import make_zero_states
+from ...runtime.data import Progress
+from ...runtime.input_moments import store_input_moments
+from ...runtime.memory import choose_batch_size, trim_memory
+from ...runtime.provenance import store_provenance
+from ...runtime.session import open_lowered_session
+from ...runtime.streaming import make_zero_states
 from ...targets import DEFAULT, Target
 from ...targets.objective import ACCURACY, OBJECTIVE_KEY
 from ..legalize import AppliedRewrite

@@ -12,7 +12,7 @@ from ...graph import ir
 from ...graph.name_mapping import NameMapping
 from ...ops.chip_part import extract_chip_part, is_host_dequant
 from ...plan.synthetic_calibration import SYNTHETIC_WARNING
-from ...run.program_parts import ProgramPart
+from ...runtime.program_parts import ProgramPart
 from ...targets import Verdict
 from ...targets.latency import CycleSavings
 from ...targets.verdict import combine_bases

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ...graph import ir
-from ...run.data import Data, Progress
-from ...run.evaluation import evaluate
-from ...run.memory import bytes_per_sample, choose_batch_size
-from ...run.runners import FloatRunner, get_input_specs
+from ...runtime.data import Data, Progress
+from ...runtime.evaluation import evaluate
+from ...runtime.memory import bytes_per_sample, choose_batch_size
+from ...runtime.runners import FloatRunner, get_input_specs
 from .quantized_model import QuantizedModel
 
 __all__ = ["format_clipped_values", "measure_accuracy"]

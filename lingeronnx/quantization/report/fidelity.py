@@ -15,14 +15,14 @@ from ...decibels import compute_sqnr_db
 from ...errors import ModelError
 from ...graph import ir
 from ...plan import Affine
-from ...run.accuracy_warnings import MIN_SQNR_DB
-from ...run.data import Progress
-from ...run.memory import trim_memory
-from ...run.metrics import Agreement
-from ...run.provenance import map_to_float_names
-from ...run.runners import FloatRunner, get_input_specs
-from ...run.session import Session
-from ...run.streaming import Stream
+from ...runtime.accuracy_warnings import MIN_SQNR_DB
+from ...runtime.data import Progress
+from ...runtime.memory import trim_memory
+from ...runtime.metrics import Agreement
+from ...runtime.provenance import map_to_float_names
+from ...runtime.runners import FloatRunner, get_input_specs
+from ...runtime.session import Session
+from ...runtime.streaming import Stream
 from ..prepare.float_outputs import map_outputs_to_logits
 from ..prepare.preparation import PreparedModel
 from ..steps.planned_model import PlannedModel

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...graph import ir
 from ...ops.macs import count_macs
-from ...run.metrics import Agreement
+from ...runtime.metrics import Agreement
 
 __all__ = ["OutputPart", "PartAgreement", "find_part_boundaries"]
 

@@ -13,7 +13,7 @@ from ...formats import DEQUANT, QUANT
 from ...graph import ir, operators
 from ...graph.name_mapping import NameMapping
 from ...ops.macs import count_macs
-from ...run.program_parts import ProgramPart, split_into_parts
+from ...runtime.program_parts import ProgramPart, split_into_parts
 from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
 
 __all__ = ["PartReport", "ProgramReport", "build_program_report", "count_float_operations"]

@@ -23,8 +23,8 @@ from ...graph import ir
 from ...interchange.convert import convert
 from ...ops.chip_part import extract_chip_part
 from ...plan import Plan
-from ...run.program_parts import split_into_parts
-from ...run.session import Session, open_lowered_session
+from ...runtime.program_parts import split_into_parts
+from ...runtime.session import Session, open_lowered_session
 from ...targets import Target
 from ..normalize import SkipReason
 from ..run_log import StepRecord

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...graph import ir
 from ...ops.macs import count_macs
-from ...run.evaluation import Evaluation
+from ...runtime.evaluation import Evaluation
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
 from ...text import (

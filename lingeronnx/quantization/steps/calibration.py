@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...graph import ir
-from ...run.data import Progress
-from ...run.memory import bytes_per_sample, choose_batch_size, trim_memory
-from ...run.runners import FloatRunner
+from ...runtime.data import Progress
+from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
+from ...runtime.runners import FloatRunner
 from ..calibration.constant_inputs import ConstantInputDetector
 from ..calibration.statistics import TensorStats, collect_stats
 from ..methods.cell_clipping import format_cell_clipping

@@ -11,7 +11,7 @@ from ...graph import ir
 from ...interchange.qdq.import_model import ImportedQuantization
 from ...plan import Affine
 from ...plan.synthetic_calibration import is_synthetic
-from ...run.data import Progress
+from ...runtime.data import Progress
 from ...targets import Target
 from ..calibration.statistics import TensorStats
 from ..methods import factors

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from ...graph import ir
 from ...plan import Plan
-from ...run.data import Data
-from ...run.runners import FloatRunner
+from ...runtime.data import Data
+from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..calibration.statistics import TensorStats
 from ..config import QuantConfig

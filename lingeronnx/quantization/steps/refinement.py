@@ -8,8 +8,8 @@ import numpy as np
 
 from ...graph import ir
 from ...graph.digests import compute_value_digests
-from ...run.data import Progress
-from ...run.memory import bytes_per_sample, choose_batch_size, trim_memory
+from ...runtime.data import Progress
+from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ..lower import lower
 from ..methods.refine import (
     RefinementOptions,

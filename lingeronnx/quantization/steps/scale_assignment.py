@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import ir
 from ...plan import Plan, Transform
-from ...run.memory import choose_batch_size, trim_memory
+from ...runtime.memory import choose_batch_size, trim_memory
 from ...targets import Target
 from ..calibration.statistics import TensorStats
 from ..methods import factors

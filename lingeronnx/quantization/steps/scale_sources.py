@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...errors import ConfigError
 from ...plan import Plan
-from ...run.data import Progress
+from ...runtime.data import Progress
 from ..normalize import format_skipped_pass, is_strict_mode
 from ..prepare.preparation import PreparedModel
 from ..prepare.rewriter import OutputChangedError, check_outputs_unchanged

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...plan import Plan
-from ...run.data import Progress
+from ...runtime.data import Progress
 from ..methods.refine import RefinementOptions
 from ..methods.scale_search import search_scales_by_output_error
 from ..report.candidate import Candidate, build_candidate, is_chip_ready_without_refinement

@@ -18,10 +18,10 @@ import numpy as np
 
 from ...graph import ir
 from ...plan import Plan
-from ...run.data import Progress
-from ...run.memory import bytes_per_sample, choose_batch_size, trim_memory
-from ...run.runners import FloatRunner
-from ...run.session import open_lowered_session
+from ...runtime.data import Progress
+from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
+from ...runtime.runners import FloatRunner
+from ...runtime.session import open_lowered_session
 from ..lower import lower
 from ..methods.refine import RefinementOptions
 from ..steps.planned_model import PlannedModel

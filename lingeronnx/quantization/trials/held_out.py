@@ -12,8 +12,9 @@ with unrefined weights. One that is better by 0.5 dB and by more than chance (a 
 5 %) is then used for the model, which is quantized again with it, and kept if its trial is better
 by as much.
 
-Calls of a model that is fed its own states are held out when they are unrolled (`run.streaming`),
-and so are samples beyond the first 512 (`run.data`). Nothing is measured again then.
+Calls of a model that is fed its own states are held out when they are unrolled
+(`runtime.streaming`), and so are samples beyond the first 512 (`runtime.data`). Nothing is measured
+again then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from functools import partial
 
 from ...errors import ConstraintError, ModelError
 from ...plan import Affine, Plan
-from ...run.data import HoldOut, Progress
+from ...runtime.data import HoldOut, Progress
 from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
 from ..recipe import get_recipe

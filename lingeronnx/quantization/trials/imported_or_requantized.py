@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ...decibels import ratio_db
-from ...run.memory import choose_batch_size
-from ...run.runners import FloatRunner
-from ...run.session import open_lowered_session
+from ...runtime.memory import choose_batch_size
+from ...runtime.runners import FloatRunner
+from ...runtime.session import open_lowered_session
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
 from ..run_log import RunLog

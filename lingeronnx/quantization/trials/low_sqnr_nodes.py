@@ -20,11 +20,11 @@ import numpy as np
 from ...graph import ir
 from ...ops.macs import count_macs
 from ...plan import Affine
-from ...run.memory import trim_memory
-from ...run.metrics import Agreement
-from ...run.provenance import map_to_float_names
-from ...run.runners import FloatRunner
-from ...run.session import Session, open_lowered_session
+from ...runtime.memory import trim_memory
+from ...runtime.metrics import Agreement
+from ...runtime.provenance import map_to_float_names
+from ...runtime.runners import FloatRunner
+from ...runtime.session import Session, open_lowered_session
 from ..partition import Partition
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import measure_agreement

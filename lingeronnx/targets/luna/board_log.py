@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ...errors import ConfigError
-from ...targets import Target
+from .. import Target
 from ..board_profile import BoardLayer, BoardProfile
 from ..timing_calibration import TimingCalibration
 from .evaluation import DetailedVerdict

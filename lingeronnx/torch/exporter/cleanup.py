@@ -24,7 +24,7 @@ from ...graph import ir
 from ...quantization.normalize.folding.constants import fold_constants
 from ...quantization.normalize.folding.identity import drop_identity
 from ...quantization.normalize.folding.zero_states import drop_zero_states
-from ...run.runners import FloatFallback
+from ...runtime.runners import FloatFallback
 from ..checkpoint.recurrent_weights import PackedWeights, match_packed_weights
 from .constant_sizes import fold_constant_sizes
 

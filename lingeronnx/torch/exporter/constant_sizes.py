@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...graph import ir, operators
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 
 __all__ = ["fold_constant_sizes"]
 

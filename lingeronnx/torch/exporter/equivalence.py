@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import ConfigError, LingerOnnxError, ModelError, format_exception
 from ...graph import ir
-from ...run.runners import FloatRunner
+from ...runtime.runners import FloatRunner
 from .signature import Axes, FlattenedModel, resize_inputs, resolve_dynamic_axes
 
 __all__ = ["TorchRun", "compare_with_torch", "run_by_name", "run_on_dynamic_axes"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
-from ...run.session import Session
+from ...runtime.session import Session
 from .float_export import export
 from .signature import ModuleCall
 

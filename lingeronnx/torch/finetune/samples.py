@@ -10,8 +10,8 @@ import torch
 
 from ...errors import DataError
 from ...graph import ir
-from ...run.data import Data
-from ...run.runners import FloatRunner
+from ...runtime.data import Data
+from ...runtime.runners import FloatRunner
 
 __all__ = ["Samples", "Teacher"]
 

@@ -25,7 +25,7 @@ import torch
 from ...errors import ConfigError, wrap_user_errors
 from ...graph import ir
 from ...quantization.prepare.float_outputs import map_outputs_to_logits
-from ...run.data import Progress
+from ...runtime.data import Progress
 from ..checkpoint.file import Checkpoint
 from ..dynamo import import_dynamo
 from ..qat.qat_module import FakeQuantStep, QatModule

@@ -16,7 +16,7 @@ import torch
 from onnx import numpy_helper
 
 from ...errors import ModelError
-from ...run.runners import FloatFallback
+from ...runtime.runners import FloatFallback
 from .float_ops import COMPUTE_OPERATORS as OPERATORS
 from .float_ops import Attributes
 from .float_recurrent import RECURRENT_OPERATORS as RECURRENT

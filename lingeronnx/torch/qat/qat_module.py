@@ -28,8 +28,8 @@ from ...graph import ir
 from ...plan import ConstantSource, Plan
 from ...quantization.lower import lower
 from ...quantization.partition import Partition
-from ...run.integer.runner import IntegerRunner
-from ...run.runners import FloatFallback, get_input_specs
+from ...runtime.integer.runner import IntegerRunner
+from ...runtime.runners import FloatFallback, get_input_specs
 from ...targets import Target
 from .fake_common import FakeQuantContext, to_counts
 from .fake_quant import get_fake_quantizer, map_parameter_inputs

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...errors import ModelError
 from ...graph import ir, operators
-from ...run.runners import FloatFallback
+from ...runtime.runners import FloatFallback
 from ..checkpoint.parameters import is_parameter
 from ..qat.fake_common import FakeQuantContext
 from ..qat.float_fallback import TorchFallback

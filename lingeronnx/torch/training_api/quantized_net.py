@@ -29,7 +29,7 @@ from ...plan import Plan
 from ...quantization import QuantizedModel, build_quantized_model
 from ...quantization.calibration import TensorStats
 from ...quantization.scales import assign_qparams, group_shared_scales
-from ...run.runners import FloatFallback
+from ...runtime.runners import FloatFallback
 from ...targets import get_target
 from ..qat.fake_common import FakeQuantContext
 from ..qat.float_fallback import TorchFallback

@@ -29,7 +29,7 @@ from ...ops import find_lowering_rule
 from ...plan import Plan
 from ...quantization import PlannedModel, PreparedModel, plan_model, prepare_model
 from ...quantization.config import QuantConfig
-from ...run.runners import get_input_specs
+from ...runtime.runners import get_input_specs
 from ...targets import Target
 from ..checkpoint.parameters import state_dict
 from ..exporter.float_export import evaluation_mode, export

@@ -41,8 +41,8 @@ from lingeronnx.analysis.compare.join import ComparedTensor, TensorJoin, join_te
 from lingeronnx.analysis.compare.sources import open_source
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import compute_output_digest
-from lingeronnx.run.provenance import METADATA_KEY, store_provenance
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.provenance import METADATA_KEY, store_provenance
+from lingeronnx.runtime.session import Session
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from lingeronnx import api, cli
 from lingeronnx.analysis.compare.badcase import find_bad_case
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests.each import check_each
 from tests.nets import residual
 

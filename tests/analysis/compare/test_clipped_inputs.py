@@ -15,7 +15,7 @@ from lingeronnx.analysis.compare.sources import FloatSource, open_source
 from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 from tests.artefacts import quantized
 

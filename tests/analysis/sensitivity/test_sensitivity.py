@@ -25,8 +25,8 @@ from lingeronnx.analysis.sensitivity.trial import RoundedSet
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.quantization.config import merge_overrides
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.runners.segments import Segments
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.runners.segments import Segments
 from tests import nets
 from tests.analysis.sensitivity.helpers import data, engine_of, planned, small_net, union
 from tests.each import check_each

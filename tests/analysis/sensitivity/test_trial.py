@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
 from lingeronnx.graph import ir
 from lingeronnx.quantization.lower import lower
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.runners.segments import Segments
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.runners.segments import Segments
+from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.analysis.sensitivity.helpers import NETS, data, engine_of, planned, union
 from tests.case_selection import limit_examples

@@ -25,7 +25,7 @@ from lingeronnx.decibels import ratio_db
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
 from lingeronnx.quantization.report.fidelity import describe_break
-from lingeronnx.run.metrics import Agreement
+from lingeronnx.runtime.metrics import Agreement
 from tests.case_selection import limit_examples
 from tests.nets import Net
 

@@ -12,7 +12,7 @@ import numpy as np
 from lingeronnx import api
 from lingeronnx.deployment.c_program.program import BoardProgram
 from lingeronnx.escaping import make_c_identifier
-from lingeronnx.run.program_parts import PartitionedProgram
+from lingeronnx.runtime.program_parts import PartitionedProgram
 from tests import artefacts, nets
 from tests.ops.test_recurrent_forms import WIDTH, T
 

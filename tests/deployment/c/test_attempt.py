@@ -23,8 +23,8 @@ from lingeronnx.deployment.c_program.program_files import compute_crcs
 from lingeronnx.deployment.c_program.proof import Proof
 from lingeronnx.deployment.c_program.vectors import collect_vectors
 from lingeronnx.errors import ConfigError
-from lingeronnx.run.parts_runner import PartRun
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.parts_runner import PartRun
+from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.ops.test_recurrent_forms import streaming
 
@@ -390,7 +390,7 @@ def injected(several, tmp_path_factory):
     ]
     build.compile_program([*own, *extra], place / "inject", build.SANITIZER_FLAGS)
     zero = [{"x": np.zeros_like(several.feeds[0]["x"])}]
-    from lingeronnx.run.parts_runner import PartsRunner
+    from lingeronnx.runtime.parts_runner import PartsRunner
 
     runner = PartsRunner(several.parts, "executor")
     calls = [collect_vectors(several.program, list(runner.iter_parts(feed))) for feed in zero]

@@ -11,7 +11,7 @@ from lingeronnx.graph import ir
 from lingeronnx.quantization.methods.cell_clipping import simulate_retained_cells
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests.nets import Net, prepared
 
 

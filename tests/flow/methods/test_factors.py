@@ -13,8 +13,8 @@ from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.quantization.scales import ScalePolicy, group_shared_scales
-from lingeronnx.run.metrics import Agreement
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.metrics import Agreement
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import get_target
 from tests import nets
 from tests.nets import Net

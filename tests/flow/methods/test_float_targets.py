@@ -11,7 +11,7 @@ from lingeronnx.quantization.methods.refine import find_refinable_layers
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.quantization.partition import partition_graph
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import get_target
 from tests.nets import Net
 

@@ -10,9 +10,9 @@ from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.methods.output_gradients import OutputMoments, compute_output_moments
 from lingeronnx.quantization.methods.refine import RefinementOptions, find_refinable_layers
-from lingeronnx.run.metrics import Agreement
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.metrics import Agreement
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.session import Session
 from tests.flow.methods.test_refine import net, smooth
 from tests.nets import Net
 

@@ -9,9 +9,9 @@ from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.methods.refine import RefinementOptions
 from lingeronnx.quantization.partition import Partition
-from lingeronnx.run.metrics import Agreement
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.metrics import Agreement
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.nets import Net

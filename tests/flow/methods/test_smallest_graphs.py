@@ -21,7 +21,7 @@ from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.quantization.scales import ScalePolicy, assign_qparams, group_shared_scales
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import get_target
 from tests.nets import Net, samples
 from tests.passes.helpers import ops, outputs

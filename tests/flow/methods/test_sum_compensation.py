@@ -12,8 +12,8 @@ from lingeronnx.quantization import (
     prepare_model,
     refine_weights,
 )
-from lingeronnx.run.metrics import Agreement
-from lingeronnx.run.session import open_lowered_session
+from lingeronnx.runtime.metrics import Agreement
+from lingeronnx.runtime.session import open_lowered_session
 from tests.nets import Net
 
 

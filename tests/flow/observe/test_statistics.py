@@ -15,7 +15,7 @@ from lingeronnx.quantization.calibration.statistics import (
     _clip_softmax_logits,
     collect_stats,
 )
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 from tests.case_selection import limit_examples
 from tests.passes.helpers import graph

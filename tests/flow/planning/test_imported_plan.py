@@ -12,7 +12,7 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
 from lingeronnx.quantization.lower import extract_plan
-from lingeronnx.run.provenance import load_quantize_settings
+from lingeronnx.runtime.provenance import load_quantize_settings
 from tests import nets
 from tests.case_selection import mark_rest_slow
 

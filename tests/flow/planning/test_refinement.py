@@ -15,7 +15,7 @@ from lingeronnx.graph.digests import compute_value_digests
 from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.methods.refine import find_refinable_layers
 from lingeronnx.quantization.prepare.float_outputs import FloatOutputCache
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from tests.nets import Net
 
 MODEL = """< ir_version: 10, opset_import: ["" : 17] > g (float[N,2] x) => (float[N,2] y)

@@ -18,8 +18,8 @@ from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
 from lingeronnx.plan.synthetic_calibration import CALIBRATION_KEY, SYNTHETIC_WARNING
 from lingeronnx.quantization.prepare import generate_synthetic_inputs
-from lingeronnx.run.data import InputSpec
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.data import InputSpec
+from lingeronnx.runtime.session import Session
 from tests import nets
 
 NET = nets.plain()

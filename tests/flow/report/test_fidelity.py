@@ -13,7 +13,7 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.quantization import build_candidate, plan_model, prepare_model
 from lingeronnx.quantization.report.evaluation import format_clipped_values
-from lingeronnx.run.data import Data, InputSpec
+from lingeronnx.runtime.data import Data, InputSpec
 
 X = InputSpec("x", (None, 3), np.dtype(np.float32))
 

@@ -10,7 +10,7 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.quantization.report.program import PartReport, ProgramReport
-from lingeronnx.run.program_parts import split_into_parts
+from lingeronnx.runtime.program_parts import split_into_parts
 from lingeronnx.targets.luna import ARCS
 from tests.nets import Net, samples
 

@@ -20,8 +20,8 @@ from lingeronnx.quantization.report.fidelity import select_measured_tensors
 from lingeronnx.quantization.trials.cross_validation import CrossValidation, count_samples
 from lingeronnx.quantization.trials.evidence import Gain, compute_gain
 from lingeronnx.quantization.trials.trial import Criterion
-from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.session import Session
 from tests import artefacts, nets
 from tests.case_selection import limit_examples
 

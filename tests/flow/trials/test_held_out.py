@@ -10,7 +10,7 @@ from lingeronnx.api import quantization
 from lingeronnx.graph import ir
 from lingeronnx.quantization.scales import scale_policy
 from lingeronnx.quantization.trials import held_out
-from lingeronnx.run.data import Data, HoldOut, InputSpec
+from lingeronnx.runtime.data import Data, HoldOut, InputSpec
 from tests.nets import Net
 from tests.passes.helpers import proto, rand
 

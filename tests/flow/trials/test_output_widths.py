@@ -13,8 +13,8 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.run.program_parts import split_into_parts
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.program_parts import split_into_parts
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import PLATFORMS
 from tests import artefacts, nets
 from tests.oracles.curves import curve

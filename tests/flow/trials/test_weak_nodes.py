@@ -13,7 +13,7 @@ import lingeronnx as lo
 from lingeronnx.quantization import build_candidate, plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.report.fidelity import measure_tensor_sqnr
 from lingeronnx.quantization.trials.low_sqnr_nodes import find_low_sqnr_nodes, measure_node_sqnr
-from lingeronnx.run.session import open_lowered_session
+from lingeronnx.runtime.session import open_lowered_session
 from tests.nets import Net, samples
 
 

@@ -65,7 +65,7 @@ def board(graph, platform, noise=0.0, seed=0):
 
 def part(graph, chip):
     """Return the part of a graph for the chip, as its file names it."""
-    from lingeronnx.run.program_parts import split_into_parts
+    from lingeronnx.runtime.program_parts import split_into_parts
 
     (alone,) = split_into_parts(chip.with_safe_names(graph), chip).chip
     return alone.graph

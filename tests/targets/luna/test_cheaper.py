@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.runner import IntegerRunner
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.integer.runner import IntegerRunner
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target
 from lingeronnx.targets.latency import CycleSavings
 from lingeronnx.targets.luna.arguments import selection as arguments

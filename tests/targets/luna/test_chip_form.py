@@ -10,7 +10,7 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target
 from lingeronnx.targets.luna.backend_passes.node_builders import insert_concat
 from tests import nets

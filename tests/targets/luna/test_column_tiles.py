@@ -8,7 +8,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
 from lingeronnx.targets.luna.backend_passes.tiling import iterative_search

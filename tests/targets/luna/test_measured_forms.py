@@ -13,7 +13,7 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target
 from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import measured_rows, nets

@@ -8,7 +8,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.case_selection import mark_rest_slow
 from tests.packer import judge

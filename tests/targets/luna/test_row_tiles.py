@@ -10,7 +10,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.arguments.candidates import iterate_candidates
 from lingeronnx.targets.luna.arguments.psram_first import move_back_to_shared

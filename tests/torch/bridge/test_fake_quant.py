@@ -14,9 +14,9 @@ import lingeronnx.formats
 from lingeronnx.errors import ModelError
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
-from lingeronnx.run.integer.runner import IntegerRunner
-from lingeronnx.run.runners import FloatFallback
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.integer.runner import IntegerRunner
+from lingeronnx.runtime.runners import FloatFallback
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, arithmetic
 from lingeronnx.torch.qat.fake_quant import (
     FAKE_QUANTIZERS,

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.run.runners import FloatFallback
+from lingeronnx.runtime.runners import FloatFallback
 from simulator.kernel import TensorSpec
 from tests.case_selection import limit_examples
 

@@ -18,9 +18,9 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.partition import Partition
-from lingeronnx.run.integer.runner import IntegerRunner
-from lingeronnx.run.runners import FloatFallback
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.integer.runner import IntegerRunner
+from lingeronnx.runtime.runners import FloatFallback
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, get_target
 from tests.case_selection import mark_rest_slow, pair_in_rotation
 from tests.nets import NETS, Net, residual, samples

@@ -10,7 +10,7 @@ import pytest
 from lingeronnx.graph import ir
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.partition import Partition
-from lingeronnx.run.integer.runner import IntegerRunner
+from lingeronnx.runtime.integer.runner import IntegerRunner
 from lingeronnx.targets import get_target
 from simulator import kernels as k
 from tests.case_selection import pair_in_rotation

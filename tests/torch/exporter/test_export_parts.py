@@ -14,7 +14,7 @@ from torch import nn
 
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
-from lingeronnx.run.runners import FloatRunner
+from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.torch.checkpoint.recurrent_weights import match_packed_weights
 from lingeronnx.torch.exporter.constant_sizes import _make_reshape_target, fold_constant_sizes
 from lingeronnx.torch.exporter.signature import resize_inputs

@@ -367,8 +367,8 @@ def normalised_net():
 
 def test_batch_normalisation_can_be_estimated_anew():
     from lingeronnx.api.finetuning import reestimate_batch_norm
-    from lingeronnx.run.data import Data
-    from lingeronnx.run.runners import FloatRunner, get_input_specs
+    from lingeronnx.runtime.data import Data
+    from lingeronnx.runtime.runners import FloatRunner, get_input_specs
 
     model, feeds = normalised_net(), samples(64, shape=(3, 8, 8))
     reestimate_batch_norm(model, Data([feeds], get_input_specs(model)))

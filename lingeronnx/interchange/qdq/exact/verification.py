@@ -21,14 +21,14 @@ from ....errors import ModelError
 from ....formats import DEQUANT, read_attributes
 from ....graph import ir, operators
 from ....plan import Affine
-from ....run.data.inputs import InputSpec
-from ....run.integer.runner import IntegerRunner
-from ....run.runners.ort_errors import explain_ort_error
-from ....run.runners.sessions import open_default_ort_session
-from ....run.session import Session
+from ....runtime.data.inputs import InputSpec
+from ....runtime.integer.runner import IntegerRunner
+from ....runtime.runners.ort_errors import explain_ort_error
+from ....runtime.runners.sessions import open_default_ort_session
+from ....runtime.session import Session
 
 if TYPE_CHECKING:
-    from ....run.runners.sessions import OrtSession
+    from ....runtime.runners.sessions import OrtSession
 
 __all__ = [
     "Feeds",

@@ -27,7 +27,7 @@ from ....formats.layers import FloatLinear, WeightedIntegerOp
 from ....graph import ir
 from ....graph.attributes import get_number, get_scales
 from ....plan import Affine
-from ....run.integer.bind import bind_kernel
+from ....runtime.integer.bind import bind_kernel
 from ..qdq_writer import QdqGraph, QdqWriter
 from .layers import LAYER_WRITERS, KernelWriter, Shapes
 from .nodes import IntegerNodes, NotExactError

@@ -20,7 +20,7 @@ import numpy as np
 from ....errors import ModelError
 from ....graph import ir, operators
 from ....graph.builder import SubgraphBuilder
-from ....run.runners import FloatFallback
+from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
 _MOVE_OPS = operators.RESHAPING_OPS | operators.SELECTION_OPS - {"Split"} | {"Transpose"}

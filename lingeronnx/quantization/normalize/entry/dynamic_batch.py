@@ -27,8 +27,8 @@ import numpy as np
 from ....errors import ModelError
 from ....graph import ir, operators
 from ....graph.batch_axes import BATCH_AXES_KEY, set_batch_axes, store_inferred_batch_axes
-from ....run.data import InputSpec
-from ....run.runners import FloatRunner, get_input_specs
+from ....runtime.data import InputSpec
+from ....runtime.runners import FloatRunner, get_input_specs
 from .._pass import PassResult, SkipReason
 from ..axes.constant_concat import rewrite_concat_as_pad_add
 from ..folding.constants import fold_constants

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ....graph import ir, operators
-from ....run.runners import FloatFallback
+from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
 MAX_FOLDED_ELEMENTS = 1 << 24

@@ -17,7 +17,7 @@ import numpy as np
 from ....errors import ModelError
 from ....graph import ir, operators
 from ....graph.expansion_limits import MAX_UNROLLED_ITERATIONS
-from ....run.runners import extract_submodel, find_ancestors
+from ....runtime.runners import extract_submodel, find_ancestors
 from .._pass import PassResult, SkipReason
 from .scalar_inputs import format_fix_option
 

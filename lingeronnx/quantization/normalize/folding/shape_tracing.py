@@ -18,7 +18,7 @@ import numpy as np
 
 from ....errors import ModelError
 from ....graph import ir
-from ....run.runners import FloatRunner, ShapeRunner, get_input_specs
+from ....runtime.runners import FloatRunner, ShapeRunner, get_input_specs
 from .._pass import PassResult, SkipReason
 
 _BATCH_SYMBOL = "N"

@@ -23,7 +23,7 @@ import numpy as np
 
 from ....errors import ModelError
 from ....graph import ir, operators
-from ....run.runners import FloatFallback
+from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
 LAYER_NORM_OP = "LayerNormalization"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.run.program_parts import split_into_parts
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.program_parts import split_into_parts
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
 from lingeronnx.targets.luna.arguments.resident_constants import (
     PartMemoryDemand,

@@ -9,7 +9,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.formats import INTEGER_OPS, find_integer_op
-from lingeronnx.run.integer.dialects import detect_dialect
+from lingeronnx.runtime.integer.dialects import detect_dialect
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import Arithmetic, RecurrentArithmetic, Requantization
 from tests.run.test_conformance import golden

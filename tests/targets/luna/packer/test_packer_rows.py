@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.run.session import Session
+from lingeronnx.runtime.session import Session
 from tests.packer import format_checks, judge
 
 HERE = Path(__file__).resolve()
