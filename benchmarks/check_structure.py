@@ -42,7 +42,7 @@ PACKAGES = ("lingeronnx", "simulator")
 
 #: Where the name of a chip is a word of something else, and why.
 CHIP_NAME_HOMES = {
-    "lingeronnx/targets/luna/": "the vendor's folder",
+    "lingeronnx/luna/": "the vendor's folder",
     "lingeronnx/targets/arithmetic.py": "tables of the simulator are called after chips",
     "lingeronnx/formats/pool.py": "two ways of the simulator's average are called after chips",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
@@ -55,6 +55,7 @@ FOREIGN_CHIPS = ("mars", "jupiter")
 #: Where integer operators are called by name, and why. All other code asks the format.
 OPERATOR_NAME_HOMES = {
     "lingeronnx/formats/": "the formats themselves",
+    "lingeronnx/luna/": "a chip is keyed by the names that its packer knows",
     "lingeronnx/targets/": "stands below the formats: a target is keyed by the names",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
     "lingeronnx/quantization/normalize/entry/reject_unsupported.py": (
@@ -64,7 +65,7 @@ OPERATOR_NAME_HOMES = {
 
 #: Where "@" is a rule of the packer's, and not a mark in a tensor's name.
 #: `escaping` escapes it for Markdown and spreadsheets.
-AT_SIGN_HOMES = ("lingeronnx/escaping.py", "lingeronnx/targets/luna/packer/")
+AT_SIGN_HOMES = ("lingeronnx/escaping.py", "lingeronnx/luna/packer/")
 #: Where names are parsed that somebody else made: torch's exporter writes module paths into names,
 #: parameters are matched by the ends of theirs, functions carry their kind before an underscore.
 FOREIGN_NAME_READERS = (

@@ -31,17 +31,17 @@ from version_models import Entry, iterate_entries
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.name_mapping import apply_file_names
-from lingeronnx.ops.chip_part import extract_chip_part
-from lingeronnx.runtime.program_parts import split_into_parts
-from lingeronnx.targets import Target, get_target
-from lingeronnx.targets.luna.arguments.selection import (
+from lingeronnx.luna.arguments.selection import (
     select_fastest_arguments,
     select_safest_arguments,
 )
-from lingeronnx.targets.luna.backend_passes import cost_rewrites as stage
-from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
-from lingeronnx.targets.luna.evaluation import DetailedVerdict
-from lingeronnx.targets.luna.packer.names import build_safe_names
+from lingeronnx.luna.backend_passes import cost_rewrites as stage
+from lingeronnx.luna.backend_passes.packer_view import PackerGraphView
+from lingeronnx.luna.evaluation import DetailedVerdict
+from lingeronnx.luna.packer.names import build_safe_names
+from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.runtime.program_parts import split_into_parts
+from lingeronnx.targets import Target, get_target
 from lingeronnx.targets.objective import OBJECTIVE_KEY
 
 PAGE = Path(__file__).resolve().parent / "results" / "cycles.md"

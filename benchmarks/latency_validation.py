@@ -29,9 +29,9 @@ import onnx
 
 import lingeronnx.targets as targets
 from lingeronnx.errors import split_words
-from lingeronnx.targets.luna.kernel_costs import ARCS
-from lingeronnx.targets.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
-from lingeronnx.targets.luna.timing.kernels import KernelCall, estimate_kernel_cycles
+from lingeronnx.luna.kernel_costs import ARCS
+from lingeronnx.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
+from lingeronnx.luna.timing.kernels import KernelCall, estimate_kernel_cycles
 
 _BITS = {"int8": 8, "uint8": 8, "int16": 16, "int32": 32, "int64": 64, "float32": 32}
 _LAYERS, _NEAR = 0.95, 0.01  # so many of the layers of graphs are so near

@@ -19,8 +19,8 @@ from typing import Any
 
 import onnx
 
+from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests.packer import judge as judge_independently
 
 __all__ = ["Agreement", "Answer", "JUDGES", "compare_row", "find_rows"]

@@ -71,7 +71,7 @@ REASONS = {
         "operators that are written one after the other"
     ),
     "lingeronnx/reference/": "an oracle shares nothing with what it judges",
-    "lingeronnx/targets/": "integer operators of the targets, and how a vendor's tool treats them",
+    "lingeronnx/luna/": "integer operators of the targets, and how a vendor's tool treats them",
     "lingeronnx/torch/checkpoint/recurrent_weights.py:_GATE_ORDERS": (
         "torch's order of the gates of each"
     ),

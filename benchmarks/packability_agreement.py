@@ -27,9 +27,9 @@ import lingeronnx as lo
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
 from lingeronnx.graph import ir
+from lingeronnx.luna import evaluation
 from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna import evaluation
 from tests import packability
 from tests.packer import judge as second_judge
 

@@ -116,6 +116,7 @@ AREAS = {
     "schemas": "Files that are read",
     "search": "Search",
     "simulator": "Simulator",
+    "luna": "Targets",
     "targets": "Targets",
     "torch": "PyTorch",
 }

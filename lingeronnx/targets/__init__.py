@@ -9,19 +9,19 @@
 `arithmetic`              how an operator computes
 `limits`                  limits of an operator on a target
 `generic`                 the idealised target
-`luna/` ...               one folder per vendor
+`registry`                the known targets, loaded on first use: vendors import this package
 ========================  ==========================================================================
 
-Code outside a vendor's folder must not compare a platform's name or import from that folder; it
-asks the target. A vendor is a line in `VENDORS`. A platform that belongs to no vendor can be passed
-as a `Target` wherever a platform name is accepted.
+Code outside a vendor's package must not compare a platform's name or import from that package; it
+asks the target. A built-in vendor is a line in `registry.BUILT_IN`. A platform that belongs to no
+vendor can be passed as a `Target` wherever a platform name is accepted.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ..errors import ConfigError, suggest_nearest
 from ._target import (
     AppliedRewrite,
     Fault,
@@ -41,6 +41,11 @@ from .verdict import (
     Verdict,
     VerdictFinding,
 )
+
+if TYPE_CHECKING:
+    from .registry import DEFAULT as DEFAULT
+    from .registry import PLATFORMS as PLATFORMS
+    from .registry import get_target as get_target
 
 __all__ = [
     "DEFAULT",
@@ -65,34 +70,12 @@ __all__ = [
     "format_limit_rule",
 ]
 
-#: The vendors' packages, each with its targets as PLATFORMS. The first target of the first package
-#: is the default.
-VENDORS = ("lingeronnx.targets.luna",)
+_REGISTRY_NAMES = ("DEFAULT", "PLATFORMS", "get_target")
 
-_CHIPS: tuple[Target, ...] = tuple(
-    target for name in VENDORS for target in import_module(name).PLATFORMS
-)
-DEFAULT = _CHIPS[0]
-PLATFORMS = (GENERIC, *_CHIPS)
+if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
 
-
-def get_target(name_or_target: str | Target) -> Target:
-    """Return the target of this name, or `name_or_target` itself if it is a `Target`.
-
-    Names are compared exactly.
-
-    Raises
-    ------
-    ConfigError
-        If there is no target of this name; the message suggests the nearest one.
-    """
-    if isinstance(name_or_target, Target):
-        return name_or_target
-    for target in PLATFORMS:
-        if target.name == name_or_target:
-            return target
-    names = [target.name for target in PLATFORMS]
-    raise ConfigError(
-        f"unknown platform '{name_or_target}'{suggest_nearest(name_or_target, names)}; known: "
-        f"{', '.join(names)}"
-    )
+    def __getattr__(name: str) -> object:
+        """Return DEFAULT, PLATFORMS or get_target of `registry`; AttributeError for other names."""
+        if name not in _REGISTRY_NAMES:
+            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+        return getattr(import_module(".registry", __name__), name)

@@ -19,11 +19,11 @@ from lingeronnx.deployment.c_program.proof import Proof
 from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.exact.exact_file import ExactFile
 from lingeronnx.interchange.qdq.exact.verification import MatchCount
+from lingeronnx.luna.evaluation import NodeLimitChecker
+from lingeronnx.luna.packer.assumptions import UNMEASURED_RULES, is_unmeasured, unmeasured
 from lingeronnx.quantization.report import candidate, format_findings, format_rewrites
 from lingeronnx.targets import AppliedRewrite, Verdict, VerdictFinding, get_target
 from lingeronnx.targets.latency import CycleSavings
-from lingeronnx.targets.luna.evaluation import NodeLimitChecker
-from lingeronnx.targets.luna.packer.assumptions import UNMEASURED_RULES, is_unmeasured, unmeasured
 from tests import nets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def test_wrong_stands_on_a_measured_rule():
 
 def test_findings_of_rules_that_were_read_say_so(monkeypatch):
     monkeypatch.setattr(
-        "lingeronnx.targets.luna.packer.assumptions.UNMEASURED_RULES", dict(UNMEASURED_RULES)
+        "lingeronnx.luna.packer.assumptions.UNMEASURED_RULES", dict(UNMEASURED_RULES)
     )
 
     @unmeasured("a stride of three is wrong on all chips")
@@ -87,7 +87,7 @@ def test_findings_of_rules_that_were_read_say_so(monkeypatch):
 
 
 def test_a_limit_that_was_read_gives_such_a_finding(monkeypatch):
-    module = "lingeronnx.targets.luna.evaluation"
+    module = "lingeronnx.luna.evaluation"
 
     def limit(node, target):
         """The number of inputs must be {own.name} | use another."""

@@ -61,11 +61,11 @@ SOURCES = {
         J = ("Relu", "Tanh", "Abs")  # operator-list
         K = ("Relu", "Tanh", "Abs")
         ''',
-    "lingeronnx/targets/luna/chip.py": """\
+    "lingeronnx/luna/chip.py": """\
         NAME = "venus"
         MARK = "Conv2dInt"
         """,
-    "lingeronnx/targets/luna/packer/names.py": """\
+    "lingeronnx/luna/packer/names.py": """\
         MARK = "@"
         """,
     "lingeronnx/classes.py": """\

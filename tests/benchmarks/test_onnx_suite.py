@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lingeronnx.luna import VENUS
 from lingeronnx.targets import GENERIC
-from lingeronnx.targets.luna import VENUS
 
 _FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "scan_onnx_suite.py"
 _SAMPLE = (

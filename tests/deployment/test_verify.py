@@ -16,8 +16,8 @@ from lingeronnx.deployment import comparison, verify
 from lingeronnx.deployment.fault_hypotheses import FaultHypothesis
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import VENUS
 from tests.deployment.faulty_devices import FaultyDevice, relu
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 from tests.oracles import recurrent as naive

@@ -28,9 +28,9 @@ MESSAGES = {
     ("interchange/qdq/exact/exact_file.py", "proved"): (1, "ExactGraph.sum_bounds"),
     ("interchange/repair/structure.py", "is correct"): (3, "says that it is unclear"),
     ("runtime/runners/ort_errors.py", "guarantees"): (1, "a message of onnxruntime to recognize"),
-    ("targets/luna/faults.py", "is correct"): (1, "a measured fault"),
-    ("targets/luna/faults.py", "are correct"): (1, "a measured fault"),
-    ("targets/luna/packer/limits/conv.py", "are correct"): (1, "an assumption"),
+    ("luna/faults.py", "is correct"): (1, "a measured fault"),
+    ("luna/faults.py", "are correct"): (1, "a measured fault"),
+    ("luna/packer/limits/conv.py", "are correct"): (1, "an assumption"),
     ("targets/verdict.py", "is correct"): (2, "Verdict.basis"),
 }
 

@@ -18,8 +18,8 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
+from lingeronnx.luna.faults import LunaFault
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.luna.faults import LunaFault
 from tests.each import check_each
 from tests.reference.test_reference import single
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC, PLATFORMS
-from lingeronnx.targets.luna import VENUS
 from tests.case_selection import limit_examples
 from tests.nets import Net
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand

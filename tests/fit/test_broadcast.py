@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
+from lingeronnx.luna import ARCS
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS
 from tests.case_selection import limit_examples
 from tests.fit.test_line_forms import assert_ready
 from tests.passes.helpers import feeds, graph, ops, outputs

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize.windows import groups
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.runners import FloatRunner
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 
 

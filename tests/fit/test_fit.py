@@ -10,14 +10,14 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
+from lingeronnx.luna.packer_profile import get_packer_profile
+from lingeronnx.luna.vendor import LunaVendor
 from lingeronnx.ops import find_lowering_rule
 from lingeronnx.quantization.legalize import REWRITES, legalize_graph
 from lingeronnx.quantization.legalize.windows.kernel_split import move_padding_to_pad
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.packer_profile import get_packer_profile
-from lingeronnx.targets.luna.vendor import LunaVendor
 from tests import nets
 from tests.passes.helpers import feeds, interface, ops, outputs, run_all_tensors
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS
 from lingeronnx.quantization.legalize import collect_host_reasons, legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.runners import FloatRunner
-from lingeronnx.targets.luna import ARCS, VENUS
 from tests import nets
 from tests.case_selection import limit_examples
 

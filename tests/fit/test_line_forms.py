@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.case_selection import limit_examples
 from tests.packer import judge

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.legalize.windows.padding_taps import trim_padding_taps
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests.case_selection import limit_examples
 from tests.nets import Net
 from tests.passes.helpers import feeds, interface, ops, outputs

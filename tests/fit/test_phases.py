@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS, VENUS
 from tests.case_selection import limit_examples
 from tests.fit.test_fit import assert_legalized, conv
 from tests.fit.test_line_forms import assert_ready

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
+from lingeronnx.luna import VENUS
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.luna import VENUS
 from tests.case_selection import limit_examples
 from tests.nets import Net, samples
 from tests.passes.helpers import feeds, ops, outputs

@@ -11,11 +11,11 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import GENERIC, PLATFORMS
-from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.case_selection import limit_examples
 

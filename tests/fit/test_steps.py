@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize import REWRITES, legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests.fit.test_fit import TIGHT, tighten_conv_limits
 from tests.nets import Net
 from tests.passes.helpers import feeds, graph, interface, ops, outputs

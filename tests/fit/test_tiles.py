@@ -5,10 +5,10 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.fit.test_fit import (
     assert_legalized,
@@ -85,7 +85,7 @@ def test_tiles_keep_every_integer(platform, monkeypatch):
     small = tighten_conv_limits(
         row, line_buffer_bytes=8 * 16 * 3, second_line_buffer_bytes=8 * 16 * 3
     )
-    monkeypatch.setattr("lingeronnx.targets.PLATFORMS", (small,))
+    monkeypatch.setattr("lingeronnx.targets.registry.PLATFORMS", (small,))
     tiled = quantize(model, feed, platform=platform, effort="fast")
     assert tiled.report.chip_ready
     assert [n.op_type for n in tiled.graph.graph].count("iqCat") == 2

@@ -11,13 +11,13 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.quantization.lower import extract_plan, lower
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.runtime.provenance import map_to_float_names
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import GENERIC
-from lingeronnx.targets.luna import VENUS
 from tests import artefacts, nets
 from tests.case_selection import mark_rest_slow
 from tests.packer.format_checks import needed

@@ -5,10 +5,10 @@ import pytest
 
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS
 from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import GENERIC
-from lingeronnx.targets.luna import ARCS, VENUS
 from tests import nets
 from tests.nets import prepared, single
 

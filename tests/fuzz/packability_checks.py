@@ -6,7 +6,7 @@ import shlex
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.targets.luna.packer.memory.overruns import UNCONFIRMED_RULE
+from lingeronnx.luna.packer.memory.overruns import UNCONFIRMED_RULE
 from tests.packer import judge
 
 __all__ = ["check_chip_ready", "check_forecast", "check_reasons", "check_refusals"]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.name_mapping import NAMES_KEY, apply_file_names, restore_user_names
+from lingeronnx.luna import VENUS
+from lingeronnx.luna.packer.names import build_safe_names, is_safe
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.runtime.provenance import map_to_float_names
-from lingeronnx.targets.luna import VENUS
-from lingeronnx.targets.luna.packer.names import build_safe_names, is_safe
 from tests.case_selection import limit_examples
 
 CHIPS = ("venus", "arcs", "venusA")

@@ -11,11 +11,11 @@ from onnx import helper, shape_inference
 
 from lingeronnx.analysis.check.operators_page import has_limit
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
+from lingeronnx.luna.faults import LunaFault
 from lingeronnx.ops import LOWERING_RULES, format_limit_rule
 from lingeronnx.ops.functions.activation import Clip
 from lingeronnx.targets import GENERIC, PLATFORMS
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.faults import LunaFault
 from tests.each import check_each
 
 CONSTRAINTS = [

@@ -331,7 +331,7 @@ def test_layer_norm_needs_its_placement(monkeypatch, platform):
     That is without the BatchNorm2dInt for which it plans more.
     """
     monkeypatch.setattr(
-        "lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True
+        "lingeronnx.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True
     )
     graph = one("LayerNormalization", np.ones(8, np.float32), np.zeros(8, np.float32), axis=-1)
     found = quantize(graph, samples((6, 8)), platform=platform, effort="fast")

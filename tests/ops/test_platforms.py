@@ -14,11 +14,11 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
 from lingeronnx.formats import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS, VENUSA
+from lingeronnx.luna.packer_profile import get_packer_profile
 from lingeronnx.ops.layers.pool import make_mean_weights
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, get_target
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.packer_profile import get_packer_profile
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 

@@ -11,13 +11,13 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
 from lingeronnx.formats import find_integer_op
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
+from lingeronnx.luna.faults import LunaFault
 from lingeronnx.ops import get_rule_for_integer_op
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, get_target
-from lingeronnx.targets.luna import VENUS
-from lingeronnx.targets.luna.faults import LunaFault
 from tests.nets import Net
 from tests.oracles import recurrent as naive
 

@@ -12,8 +12,8 @@ from onnx import helper
 from lingeronnx import targets as platforms
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConstraintError
+from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.runtime.runners import FloatRunner
-from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import packability
 from tests.case_selection import mark_rest_slow
 from tests.nets import Net
@@ -356,7 +356,7 @@ def test_what_lies_behind_a_work_area_is_moved_away(monkeypatch):
     That is without the BatchNorm2dInt for which it plans more.
     """
     monkeypatch.setattr(
-        "lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True
+        "lingeronnx.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True
     )
     result, _, _ = outcome(form(**FORMS["no mask"]), "venusA", "q-value")
     assert result.report.chip_ready

@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 from lingeronnx.errors import ConfigError, ModelError
 from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.runtime.integer.dialects import ARITHMETICS, ArithmeticSide, detect_dialect
-from lingeronnx.targets.luna import VENUS
 
 
 def graph(*nodes):

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.quantization.methods.equalize import equalize_channels
 from lingeronnx.quantization.methods.receptive_fields import compute_covariances
 from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.runtime.data import Data
 from lingeronnx.runtime.memory import bytes_per_sample, choose_batch_size
 from lingeronnx.runtime.runners import FloatRunner, get_input_specs, model_stages
-from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.case_selection import limit_examples, mark_rest_slow
 

@@ -8,12 +8,12 @@ from onnx import TensorProto, helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna.arguments import selection
+from lingeronnx.luna.result_cache import ResultCache
 from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.runtime.program_parts import split_into_parts
 from lingeronnx.runtime.runners import open_ort_session
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna.arguments import selection
-from lingeronnx.targets.luna.result_cache import ResultCache
 from tests.nets import Net, quantized, samples
 from tests.packability import SHARED, quantize_net, shared_feeds
 

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.runtime.cluster import map_jobs
 from lingeronnx.runtime.evaluation import evaluate
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import VENUS
 from tests.nets import residual
 
 

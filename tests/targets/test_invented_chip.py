@@ -14,6 +14,9 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
+from lingeronnx.luna import packer_profile
+from lingeronnx.luna.faults import LunaFault
+from lingeronnx.luna.vendor import LunaVendor
 from lingeronnx.targets import Target, get_target, make_support_rows
 from lingeronnx.targets.arithmetic import (
     ActivationTable,
@@ -33,9 +36,6 @@ from lingeronnx.targets.arithmetic import (
     SoftmaxArithmetic,
 )
 from lingeronnx.targets.limits import MatrixLimits, SoftmaxLimits
-from lingeronnx.targets.luna import packer_profile
-from lingeronnx.targets.luna.faults import LunaFault
-from lingeronnx.targets.luna.vendor import LunaVendor
 from tests.nets import Net, plain, residual, samples
 from tests.ops.test_recurrent import classifier, inputs
 

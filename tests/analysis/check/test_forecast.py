@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.luna import ARCS
+from lingeronnx.luna.faults import LunaFault
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.luna import ARCS
-from lingeronnx.targets.luna.faults import LunaFault
 from tests import nets
 from tests.analysis.check.helpers import small
 

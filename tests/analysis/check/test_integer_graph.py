@@ -16,9 +16,9 @@ from lingeronnx.analysis.check import rules
 from lingeronnx.analysis.check.integer_graph import check_integer
 from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.ops import format_limit_rule
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.luna import VENUS
 from tests.each import check_each
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "luna"

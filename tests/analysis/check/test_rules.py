@@ -5,11 +5,11 @@ import onnx
 import lingeronnx as lo
 from lingeronnx.analysis.check import rules
 from lingeronnx.graph import ir
+from lingeronnx.luna.backend_passes.fault_workarounds import HANDLED_FAULTS
+from lingeronnx.luna.fault_triggers import _TRIGGERS
+from lingeronnx.luna.faults import LunaFault
 from lingeronnx.ops import format_limit_rule
 from lingeronnx.targets import PLATFORMS
-from lingeronnx.targets.luna.backend_passes.fault_workarounds import HANDLED_FAULTS
-from lingeronnx.targets.luna.fault_triggers import _TRIGGERS
-from lingeronnx.targets.luna.faults import LunaFault
 from tests.each import check_each
 
 

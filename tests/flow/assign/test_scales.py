@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
+from lingeronnx.luna import VENUS
 from lingeronnx.ops.layers.pool import is_lowered_to_linear
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.quantization.scales import group_shared_scales, legalize
 from lingeronnx.targets import GENERIC
-from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.case_selection import limit_examples
 from tests.nets import prepared, single

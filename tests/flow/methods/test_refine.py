@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
+from lingeronnx.luna import VENUS
 from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.lower import lower
@@ -12,7 +13,6 @@ from lingeronnx.quantization.partition import Partition
 from lingeronnx.runtime.metrics import Agreement
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.nets import Net
 

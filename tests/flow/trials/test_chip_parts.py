@@ -9,9 +9,9 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS
 from lingeronnx.quantization.report.program import PartReport, ProgramReport
 from lingeronnx.runtime.program_parts import split_into_parts
-from lingeronnx.targets.luna import ARCS
 from tests.nets import Net, samples
 
 OPTIONS = {"platform": "venus", "effort": "fast"}

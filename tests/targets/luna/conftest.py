@@ -2,8 +2,8 @@
 
 import pytest
 
-from lingeronnx.targets.luna.backend_passes import pipeline
-from lingeronnx.targets.luna.result_cache import ResultCache
+from lingeronnx.luna.backend_passes import pipeline
+from lingeronnx.luna.result_cache import ResultCache
 
 
 class _NoCache(ResultCache):

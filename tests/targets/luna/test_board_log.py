@@ -10,11 +10,11 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
+from lingeronnx.luna.board_log import ProfileLine, parse_profile_lines
+from lingeronnx.luna.timing import calibration_fit
+from lingeronnx.luna.timing.calibration_fit import MeasuredNode, fit_calibration
+from lingeronnx.luna.timing.kernels import CallCost
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.board_log import ProfileLine, parse_profile_lines
-from lingeronnx.targets.luna.timing import calibration_fit
-from lingeronnx.targets.luna.timing.calibration_fit import MeasuredNode, fit_calibration
-from lingeronnx.targets.luna.timing.kernels import CallCost
 from lingeronnx.targets.timing_calibration import TimingCalibration
 from tests import nets
 

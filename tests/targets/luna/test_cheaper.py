@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.graph import ir
-from lingeronnx.runtime.integer.runner import IntegerRunner
-from lingeronnx.runtime.session import Session
-from lingeronnx.targets import get_target
-from lingeronnx.targets.latency import CycleSavings
-from lingeronnx.targets.luna.arguments import selection as arguments
-from lingeronnx.targets.luna.backend_passes.cost_rewrites import apply_cost_rewrites, selection
-from lingeronnx.targets.luna.backend_passes.cost_rewrites.data_movement import (
+from lingeronnx.luna.arguments import selection as arguments
+from lingeronnx.luna.backend_passes.cost_rewrites import apply_cost_rewrites, selection
+from lingeronnx.luna.backend_passes.cost_rewrites.data_movement import (
     propose_matrix_transposes,
     propose_slice_bypass,
     propose_transposed_concat,
     propose_transposed_slice,
 )
-from lingeronnx.targets.luna.backend_passes.cost_rewrites.graph_editor import RewriteEditor
-from lingeronnx.targets.luna.backend_passes.cost_rewrites.layers import (
+from lingeronnx.luna.backend_passes.cost_rewrites.graph_editor import RewriteEditor
+from lingeronnx.luna.backend_passes.cost_rewrites.layers import (
     propose_depthwise_conv,
     propose_pointwise_conv,
 )
-from lingeronnx.targets.luna.backend_passes.cost_rewrites.node_costs import NodeCostModel
-from lingeronnx.targets.luna.backend_passes.cost_rewrites.upsampling import propose_conv_transpose
-from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
-from lingeronnx.targets.luna.evaluation import prepare_graph
-from lingeronnx.targets.luna.kernel_costs import ARCS
+from lingeronnx.luna.backend_passes.cost_rewrites.node_costs import NodeCostModel
+from lingeronnx.luna.backend_passes.cost_rewrites.upsampling import propose_conv_transpose
+from lingeronnx.luna.backend_passes.packer_view import PackerGraphView
+from lingeronnx.luna.evaluation import prepare_graph
+from lingeronnx.luna.kernel_costs import ARCS
+from lingeronnx.runtime.integer.runner import IntegerRunner
+from lingeronnx.runtime.session import Session
+from lingeronnx.targets import get_target
+from lingeronnx.targets.latency import CycleSavings
 from lingeronnx.targets.objective import (
     OBJECTIVE_KEY,
     PARTS_KEY,

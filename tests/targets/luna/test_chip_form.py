@@ -10,14 +10,14 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna.backend_passes.node_builders import insert_concat
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.backend_passes.node_builders import insert_concat
 from tests import nets
 from tests.packer import judge
 
 #: The module, whose name in the package is that of its function.
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
+LAST_STAGE = importlib.import_module("lingeronnx.luna.backend_passes.pipeline")
 CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 
 

@@ -8,17 +8,17 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
-from lingeronnx.targets.luna.backend_passes.tiling import iterative_search
-from lingeronnx.targets.luna.backend_passes.tiling.cascades import axis_length, find_cascades
-from lingeronnx.targets.luna.backend_passes.tiling.emit import emit_tiles
-from lingeronnx.targets.luna.backend_passes.tiling.output_channel_splits import (
+from lingeronnx.luna import ARCS, VENUS, VENUSA
+from lingeronnx.luna.backend_passes.packer_view import PackerGraphView
+from lingeronnx.luna.backend_passes.tiling import iterative_search
+from lingeronnx.luna.backend_passes.tiling.cascades import axis_length, find_cascades
+from lingeronnx.luna.backend_passes.tiling.emit import emit_tiles
+from lingeronnx.luna.backend_passes.tiling.output_channel_splits import (
     replace_slices_by_convs,
     split_oversized_convs,
 )
-from lingeronnx.targets.luna.backend_passes.tiling.window_merging import merge_tiled_windows
+from lingeronnx.luna.backend_passes.tiling.window_merging import merge_tiled_windows
+from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.packer import judge
 

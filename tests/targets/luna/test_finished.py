@@ -7,10 +7,10 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna import ARCS, VENUS
+from lingeronnx.luna.backend_passes import pipeline as module
+from lingeronnx.luna.result_cache import ResultCache
 from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS, VENUS
-from lingeronnx.targets.luna.backend_passes import pipeline as module
-from lingeronnx.targets.luna.result_cache import ResultCache
 from tests import nets
 
 

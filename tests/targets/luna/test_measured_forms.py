@@ -13,14 +13,14 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import measured_rows, nets
 from tests.packability import CHIPS, evaluate_result, get_printed_arguments
 
 #: Modules whose names in their packages are those of functions.
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
+LAST_STAGE = importlib.import_module("lingeronnx.luna.backend_passes.pipeline")
 LAYER_NORM = importlib.import_module("lingeronnx.ops.layers.layer_norm")
 
 

@@ -2,7 +2,7 @@
 
 Each net is the float net behind wrong measured rows. Both judges call the graph right with the
 printed arguments, which lack the wrong placement. The rules for placements are those of
-`lingeronnx/targets/luna/packer`.
+`lingeronnx/luna/packer`.
 """
 
 import numpy as np
@@ -10,8 +10,8 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import measured_rows, nets, packability
 from tests.packability import CHIPS, evaluate_result, get_printed_arguments
 

@@ -13,7 +13,7 @@ from tests import nets
 from tests.case_selection import mark_rest_slow
 from tests.packer import judge
 
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
+LAST_STAGE = importlib.import_module("lingeronnx.luna.backend_passes.pipeline")
 CHIPS = ("arcs", "venusA")
 
 

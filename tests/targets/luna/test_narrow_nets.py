@@ -7,9 +7,9 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.name_mapping import apply_file_names
+from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import nets
 from tests.packer import judge
 from tests.targets.luna.test_chip_form import assert_fixed, get_op_types

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.targets.luna.kernel_costs import ARCS, CopyCost
+from lingeronnx.luna.kernel_costs import ARCS, CopyCost
 
 LINE = CopyCost(((100, 10), (200, 30), (400, 50)), (0.5, -1.0))
 

@@ -10,28 +10,28 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.arguments.candidates import iterate_candidates
-from lingeronnx.targets.luna.arguments.psram_first import move_back_to_shared
-from lingeronnx.targets.luna.arguments.selection import (
+from lingeronnx.luna import ARCS, VENUS, VENUSA
+from lingeronnx.luna.arguments.candidates import iterate_candidates
+from lingeronnx.luna.arguments.psram_first import move_back_to_shared
+from lingeronnx.luna.arguments.selection import (
     make_base_options,
     select_fastest_arguments,
 )
-from lingeronnx.targets.luna.backend_passes.tiling.cascades import find_cascades
-from lingeronnx.targets.luna.backend_passes.tiling.emit import emit_tiles
-from lingeronnx.targets.luna.evaluation import prepare_graph
-from lingeronnx.targets.luna.packer.limits.limit_tables import TILING_LIMITS
-from lingeronnx.targets.luna.packer.memory.lower_bounds import compute_min_shared_bytes
-from lingeronnx.targets.luna.packer.memory.plan import plan_memory
+from lingeronnx.luna.backend_passes.tiling.cascades import find_cascades
+from lingeronnx.luna.backend_passes.tiling.emit import emit_tiles
+from lingeronnx.luna.evaluation import prepare_graph
+from lingeronnx.luna.packer.limits.limit_tables import TILING_LIMITS
+from lingeronnx.luna.packer.memory.lower_bounds import compute_min_shared_bytes
+from lingeronnx.luna.packer.memory.plan import plan_memory
+from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.packability import evaluate_result
 from tests.packer import judge
 
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
 HALF = {"kernel_shape": [2, 2], "strides": [2, 2]}
-LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pipeline")
-READ = importlib.import_module("lingeronnx.targets.luna.backend_passes.packer_view")
+LAST_STAGE = importlib.import_module("lingeronnx.luna.backend_passes.pipeline")
+READ = importlib.import_module("lingeronnx.luna.backend_passes.packer_view")
 
 
 def build_three_convs(size, channels=16):
@@ -75,7 +75,7 @@ def quantize_tiled_and_untiled(model, platform, monkeypatch, target=None):
     feed = nets.samples(model, 2)
     with monkeypatch.context() as patch:
         if target is not None:
-            patch.setattr("lingeronnx.targets.PLATFORMS", (target,))
+            patch.setattr("lingeronnx.targets.registry.PLATFORMS", (target,))
         tiled = quantize(model, feed, platform=platform, effort="fast")
         patch.setattr(LAST_STAGE, "tile_large_layers", lambda read: (read, []))
         untiled = quantize(model, feed, platform=platform, effort="fast")
@@ -293,7 +293,7 @@ def only_rounds(monkeypatch):
     """Skip the search that precedes the rounds, which takes most of the time and finds nothing for
     these nets.
     """
-    choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
+    choice = importlib.import_module("lingeronnx.luna.backend_passes.tiling.search")
     monkeypatch.setattr(choice, "_find_schedule", lambda read, large: None)
 
 
@@ -328,9 +328,7 @@ def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
     """Whole maps live at the shuffles too, which no run of layers holds: not one try is spent on
     them.
     """
-    rounds = importlib.import_module(
-        "lingeronnx.targets.luna.backend_passes.tiling.iterative_search"
-    )
+    rounds = importlib.import_module("lingeronnx.luna.backend_passes.tiling.iterative_search")
     tried, best = [], rounds._find_schedule
 
     def record_layer(now, layer):
@@ -349,9 +347,7 @@ def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
 @pytest.mark.parametrize("near", [True, False])
 def test_rounds_with_less_of_the_memory(near, monkeypatch):
     """Where tiles for most of the shared memory nearly do, all is cut again for less of it."""
-    rounds = importlib.import_module(
-        "lingeronnx.targets.luna.backend_passes.tiling.iterative_search"
-    )
+    rounds = importlib.import_module("lingeronnx.luna.backend_passes.tiling.iterative_search")
     asked = []
 
     def cut_down(now):
@@ -414,9 +410,7 @@ def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
         ("arguments.selection", "place_large_tensors_in_psram"),
     ]
     for module, name in searches:
-        monkeypatch.setattr(
-            importlib.import_module(f"lingeronnx.targets.luna.{module}"), name, None
-        )
+        monkeypatch.setattr(importlib.import_module(f"lingeronnx.luna.{module}"), name, None)
     for build, row in ((build_residual, ARCS), (build_strided, VENUSA)):
         target = dataclasses.replace(row, shared_memory=14000)
         assert quantize(
@@ -426,9 +420,7 @@ def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
 
 def test_the_search_in_rounds_has_an_end(monkeypatch, only_rounds):
     """However much there is to try: no graph is judged once so many nodes were."""
-    rounds = importlib.import_module(
-        "lingeronnx.targets.luna.backend_passes.tiling.iterative_search"
-    )
+    rounds = importlib.import_module("lingeronnx.luna.backend_passes.tiling.iterative_search")
     sizes = []
 
     def record_size(ready, *args, **kinds):
@@ -591,7 +583,7 @@ def test_the_search_begins_further_back_until_something_is_ready(
     Otherwise it returns the first valid one. At node 5 itself only ready ones are valid here, and
     cascades that begin earlier are evaluated once under all arguments.
     """
-    choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
+    choice = importlib.import_module("lingeronnx.luna.backend_passes.tiling.search")
     asked = []
 
     def begun(read, start, large, max_evaluations):
@@ -625,7 +617,7 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
     """Tiles from the layer that is too large on do not suffice; from the one before it on they
     do.
     """
-    choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
+    choice = importlib.import_module("lingeronnx.luna.backend_passes.tiling.search")
     target, best_from, evaluated = (
         dataclasses.replace(ARCS, shared_memory=13000),
         choice._find_schedule_from,

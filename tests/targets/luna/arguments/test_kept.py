@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.runtime.program_parts import split_into_parts
-from lingeronnx.runtime.session import Session
-from lingeronnx.targets.luna import ARCS, VENUS
-from lingeronnx.targets.luna.arguments.resident_constants import (
+from lingeronnx.luna import ARCS, VENUS
+from lingeronnx.luna.arguments.resident_constants import (
     PartMemoryDemand,
     select_resident_parts,
 )
+from lingeronnx.runtime.program_parts import split_into_parts
+from lingeronnx.runtime.session import Session
 from lingeronnx.targets.objective import OBJECTIVE_KEY, PARTS_KEY
 from tests import nets
 

@@ -16,15 +16,15 @@ from onnx import TensorProto, helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.detached_nodes import make_detached_node, make_detached_value
+from lingeronnx.luna.arguments.selection import select_fastest_arguments
+from lingeronnx.luna.evaluation import evaluate_graph, prepare_graph
+from lingeronnx.luna.packer.assumptions import UNMEASURED_RULES
+from lingeronnx.luna.packer.limits import conv as conv_limits
+from lingeronnx.luna.packer.memory.overruns import POSSIBLE_OVERRUNS, find_overruns
+from lingeronnx.luna.packer.memory.plan import resolve_placements
+from lingeronnx.luna.packer.memory.work_areas import PlacedStep
+from lingeronnx.luna.packer.options import parse_packer_arguments
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.arguments.selection import select_fastest_arguments
-from lingeronnx.targets.luna.evaluation import evaluate_graph, prepare_graph
-from lingeronnx.targets.luna.packer.assumptions import UNMEASURED_RULES
-from lingeronnx.targets.luna.packer.limits import conv as conv_limits
-from lingeronnx.targets.luna.packer.memory.overruns import POSSIBLE_OVERRUNS, find_overruns
-from lingeronnx.targets.luna.packer.memory.plan import resolve_placements
-from lingeronnx.targets.luna.packer.memory.work_areas import PlacedStep
-from lingeronnx.targets.luna.packer.options import parse_packer_arguments
 from tests import nets
 
 HERE = Path(__file__).resolve()
@@ -325,7 +325,7 @@ def test_what_is_not_measured():
     assert all(len(belief) > 20 for belief in UNMEASURED_RULES.values())
 
 
-#: Wrong graphs that no arguments make right: they are rewritten before (`lingeronnx.targets.luna.backend_passes`).
+#: Wrong graphs that no arguments make right: they are rewritten before (`lingeronnx.luna.backend_passes`).
 REWRITTEN = ("twice_", "ln_rank2_", "ln_venus_t")
 
 

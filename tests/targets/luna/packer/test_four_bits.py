@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+from lingeronnx.luna.evaluation import evaluate_graph
+from lingeronnx.luna.packer.memory.constants import compute_stored_sizes
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import evaluate_graph
-from lingeronnx.targets.luna.packer.memory.constants import compute_stored_sizes
 from tests import packer as second
 from tests.targets.luna.packer.integer_nets import IntNet
 

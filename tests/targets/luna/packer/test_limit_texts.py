@@ -4,13 +4,13 @@ from string import Formatter
 
 import pytest
 
-from lingeronnx.ops import LOWERING_RULES, format_limit_rule
-from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer.limits.limit_tables import (
+from lingeronnx.luna.packer.limits.limit_tables import (
     CORRECTNESS_LIMITS,
     DISCOURAGED,
     PACKER_LIMITS,
 )
+from lingeronnx.ops import LOWERING_RULES, format_limit_rule
+from lingeronnx.targets import get_target
 
 PACKER_TABLES = (PACKER_LIMITS, CORRECTNESS_LIMITS, DISCOURAGED)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import onnx
 import pytest
 
+from lingeronnx.luna.evaluation import prepare_graph
+from lingeronnx.luna.packer.memory.plan import resolve_placements
+from lingeronnx.luna.packer.memory.work_areas import PlacedStep
+from lingeronnx.luna.packer.options import parse_packer_arguments
+from lingeronnx.luna.packer.verified_placements import VERIFIED_PLACEMENTS, encode_placement
+from lingeronnx.luna.packer_profile import get_packer_profile
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import prepare_graph
-from lingeronnx.targets.luna.packer.memory.plan import resolve_placements
-from lingeronnx.targets.luna.packer.memory.work_areas import PlacedStep
-from lingeronnx.targets.luna.packer.options import parse_packer_arguments
-from lingeronnx.targets.luna.packer.verified_placements import VERIFIED_PLACEMENTS, encode_placement
-from lingeronnx.targets.luna.packer_profile import get_packer_profile
 
 BESIDE = Path(__file__).resolve().parents[5] / "shared" / "golden"
 WHOLE = (BESIDE / "packer" / "index.json").is_file()

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from benchmarks.measured_agreement import JUDGES, MEASURED, compare_row, find_rows, is_right
+from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import evaluate_graph
 
 OWN = Path(__file__).resolve().parents[3] / "golden" / "executor_2"
 FOLDERS = [MEASURED, MEASURED / "more"] if MEASURED.is_dir() else [OWN]

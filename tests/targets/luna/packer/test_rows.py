@@ -10,8 +10,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.evaluation import evaluate_graph
 
 ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = next(

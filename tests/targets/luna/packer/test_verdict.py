@@ -11,18 +11,18 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
-from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.arguments.selection import select_fastest_arguments
-from lingeronnx.targets.luna.evaluation import (
+from lingeronnx.luna.arguments.selection import select_fastest_arguments
+from lingeronnx.luna.evaluation import (
     NodeLimitChecker,
     evaluate_graph,
     prepare_graph,
 )
-from lingeronnx.targets.luna.packer.frontend.steps import parse_nodes
-from lingeronnx.targets.luna.packer.memory.plan import plan_memory
-from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse_packer_arguments
-from lingeronnx.targets.luna.packer.packer_graph import PackerGraph, PackerStep, PackerTensor
-from lingeronnx.targets.luna.packer_profile import get_packer_profile
+from lingeronnx.luna.packer.frontend.steps import parse_nodes
+from lingeronnx.luna.packer.memory.plan import plan_memory
+from lingeronnx.luna.packer.options import PSRAM, SHARE, parse_packer_arguments
+from lingeronnx.luna.packer.packer_graph import PackerGraph, PackerStep, PackerTensor
+from lingeronnx.luna.packer_profile import get_packer_profile
+from lingeronnx.targets import get_target
 from tests import nets
 from tests.packability import stress
 from tests.packer import judge as oracle

@@ -6,10 +6,10 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
+from lingeronnx.luna.timing.calibration_fit import apply_calibration
+from lingeronnx.luna.timing.kernels import KernelCall, estimate_call_cost
 from lingeronnx.targets import get_target
 from lingeronnx.targets.latency import Latency
-from lingeronnx.targets.luna.timing.calibration_fit import apply_calibration
-from lingeronnx.targets.luna.timing.kernels import KernelCall, estimate_call_cost
 from lingeronnx.targets.timing_calibration import TimingCalibration
 from tests import nets
 from tests.targets.test_timing_row import ROW

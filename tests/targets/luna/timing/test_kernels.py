@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.targets.luna.kernel_costs import ARCS
-from lingeronnx.targets.luna.timing.kernels import KernelCall, estimate_kernel_cycles
-from lingeronnx.targets.luna.timing.window_kernels import (
+from lingeronnx.luna.kernel_costs import ARCS
+from lingeronnx.luna.timing.kernels import KernelCall, estimate_kernel_cycles
+from lingeronnx.luna.timing.window_kernels import (
     Window,
     estimate_conv2d_cycles,
     estimate_deconv_cycles,

@@ -1,6 +1,6 @@
 """The DMA beside the NPU, against timelines computed by hand."""
 
-from lingeronnx.targets.luna.timing import LayerSlot, schedule_layers
+from lingeronnx.luna.timing import LayerSlot, schedule_layers
 
 
 def test_the_first_transfer_is_waited_for_in_full():

@@ -10,7 +10,7 @@ Two convolutions, 3x3: 8 to 16 channels, then 16 to 64. Constants as stored: 8 *
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.targets.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
+from lingeronnx.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
 from tests import nets
 
 FIRST, SECOND = 1830.25, 9800.6875

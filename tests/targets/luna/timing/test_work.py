@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.targets.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
+from lingeronnx.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""The packer's view of an integer graph, computed once for all passes that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import onnx
+
+from ...graph import ir
+from ...graph.name_mapping import NameMapping, apply_file_names
+from ...ops.chip_part import extract_chip_part
+from ...targets import Target
+from ..arguments.selection import (
+    EvaluatedArguments,
+    make_base_options,
+    select_fastest_arguments,
+    select_safest_for,
+)
+from ..evaluation import NodeLimitChecker, PreparedGraph, prepare_graph
+from ..packer.names import build_safe_names
+from ..packer.options import PackerOptions
+
+__all__ = ["PackerGraphView"]
+
+
+class PackerGraphView:
+    """The packer's view of a graph: its chip part, arguments and verdict, each computed on demand.
+
+    The graph must not change afterwards.
+
+    Parameters
+    ----------
+    graph
+        Integer graph.
+    target
+        The chip.
+    limits
+        Limit checker of `target`, which remembers the results for nodes of other graphs.
+    ignore_node_limits
+        Plan nodes that exceed a limit as well, because a pass is to fix that.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Model,
+        target: Target,
+        limits: NodeLimitChecker | None = None,
+        ignore_node_limits: bool = False,
+    ) -> None:
+        """View `graph` as the packer for `target` would; nothing is computed yet.
+
+        `limits` is a limit checker whose cache is shared, None for a new one. With
+        `ignore_node_limits`, nodes that exceed a limit are planned as well.
+        """
+        self.graph, self.target = graph, target
+        self.ignore_node_limits = ignore_node_limits
+        self.limits = NodeLimitChecker(target) if limits is None else limits
+
+    def for_graph(self, graph: ir.Model, ignore_node_limits: bool = False) -> PackerGraphView:
+        """Return the view of another graph for the same chip, with the same limit checker.
+
+        Node limits are ignored if `ignore_node_limits` is set or this view ignores them.
+        """
+        return PackerGraphView(
+            graph, self.target, self.limits, ignore_node_limits or self.ignore_node_limits
+        )
+
+    @cached_property
+    def _names(self) -> NameMapping:
+        """The mapping from names of the graph that the packer does not accept to accepted ones."""
+        return build_safe_names(self.graph)
+
+    @property
+    def node_names(self) -> Mapping[str, str]:
+        """Node name -> its name in the packer's file, for renamed nodes only."""
+        return self._names.nodes
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto:
+        """The model that the packer receives: the chip part of the graph with accepted names."""
+        return ir.to_proto(
+            extract_chip_part(apply_file_names(self.graph, self._names), self.target)
+        )
+
+    @cached_property
+    def base_options(self) -> PackerOptions:
+        """The packer options that every candidate of arguments has: platform and symbol sizes."""
+        return make_base_options(self.proto, self.target)
+
+    @cached_property
+    def prepared(self) -> PreparedGraph:
+        """The packer's model, parsed and transformed, for evaluation under several options."""
+        return prepare_graph(
+            self.proto, self.target, self.base_options, self.limits, self.ignore_node_limits
+        )
+
+    @cached_property
+    def safest_arguments(self) -> EvaluatedArguments:
+        """The first arguments under which the graph is correct, with the verdict.
+
+        If none is correct, the best ones.
+        """
+        return select_safest_for(self.prepared, self.target, self.base_options)
+
+    @property
+    def fastest_arguments(self) -> EvaluatedArguments:
+        """The fastest arguments under which the graph is correct, with the verdict.
+
+        If none is correct, the best ones.
+        """
+        return select_fastest_arguments(self.proto, self.target, self.prepared)

@@ -1,0 +1,201 @@
+"""Tile schedules: candidates of a cascade with its tiles, and the graph that results from one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ....graph import ir
+from ....targets._target import AppliedRewrite
+from ..packer_view import PackerGraphView
+from .cascades import Cascade, Tile, axis_length, find_cascades, sample_bytes
+from .emit import emit_tiles
+from .output_channel_splits import split_oversized_convs
+
+__all__ = ["TileSchedule", "apply_schedule", "iterate_schedules"]
+
+#: Tile counts to try, in ascending order, since every tile recomputes its halo.
+_TILE_COUNTS = (2, 4, 8, 16, 32)
+_STRIP_COUNTS = (2, 4, 8, 16)  # strips of columns, if rows alone do not suffice
+#: Fractions of the limit to try, since a plan needs more than the data of one layer.
+_LIMIT_FRACTIONS = (1.0, 0.75, 0.5)
+
+
+@dataclass(frozen=True)
+class TileSchedule:
+    """A cascade and its tiles.
+
+    Attributes
+    ----------
+    tiles
+        Tiles of rows.
+    strips
+        Strips of columns, each of which is split into the tiles; empty if tiles span all columns.
+    """
+
+    run: Cascade
+    tiles: tuple[Tile, ...]
+    strips: tuple[Tile, ...] = ()
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most bytes that inputs and outputs of one layer need together in its largest tile.
+
+        Tensors that are not tiled, and results of other tiles, are not counted.
+        """
+        tiled = self.tiles[0].held_rows
+        peak_bytes = 0
+        for node in self.run.nodes:
+            operands = {value for value in (*node.inputs, *node.outputs) if value is not None}
+            layer_bytes = sum(
+                self._measure_bytes(value, max) for value in operands if value in tiled
+            )
+            peak_bytes = max(peak_bytes, layer_bytes)
+        return peak_bytes
+
+    @cached_property
+    def recomputed_elements(self) -> int:
+        """Number of elements that overlapping tiles compute again, over all layers."""
+        results = [node.outputs[0] for node in self.run.nodes]
+        return sum(self._measure_bytes(value, sum) - sample_bytes(value) for value in results)
+
+    def describe(self) -> AppliedRewrite:
+        """Describe layers, tiles and strips for the report.
+
+        From 0.5 % on, the recomputed fraction is part of the cost; otherwise the cost is "exact".
+        """
+        names = [str(node.name) for node in self.run.nodes]
+        layers = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
+        max_rows = max(tile.count_rows(self.run.result) for tile in self.tiles)
+        tiles = f"{len(self.tiles)} tiles of {max_rows} rows"
+        if self.strips:
+            max_columns = max(strip.count_rows(self.run.result) for strip in self.strips)
+            tiles = f"{len(self.strips)} strips of {max_columns} columns, each in {tiles}"
+        total = sum(sample_bytes(node.outputs[0]) for node in self.run.nodes)
+        recomputed = self.recomputed_elements / total
+        cost = "exact"
+        if recomputed >= 0.005:
+            unit = "elements" if self.strips else "rows"
+            cost = f"exact; overlapping tiles recompute {100 * recomputed:.0f} % of the {unit}"
+        return AppliedRewrite(
+            names[0], f"{layers} tiled into {tiles} to fit in shared memory", cost
+        )
+
+    def _measure_bytes(self, value: ir.Value, combine: Callable[[Iterable[int]], int]) -> int:
+        """Return the bytes of `value` in its largest tile (`combine` = max) or in all tiles (sum).
+
+        With strips, tile rows times strip columns.
+        """
+        row_bytes = sample_bytes(value) // axis_length(value, 2)
+        tile_bytes = row_bytes * combine(tile.count_rows(value) for tile in self.tiles)
+        if not self.strips:
+            return tile_bytes
+        columns = combine(strip.count_rows(value) for strip in self.strips)
+        return tile_bytes // axis_length(value, 3) * columns
+
+
+def apply_schedule(view: PackerGraphView, schedule: TileSchedule) -> PackerGraphView:
+    """Return a view of a copy of the graph in which tiles replace the schedule's cascade.
+
+    With strips, convolutions that the packer would split are split by outputs, then the cascade by
+    columns and each strip by rows.
+    """
+    graph = ir.clone(view.graph)
+    clones = dict(zip(view.graph.graph, graph.graph, strict=True))
+    run = Cascade(tuple(clones[node] for node in schedule.run.nodes))
+    strips = [run]
+    if schedule.strips:
+        columns_run = replace(split_oversized_convs(graph, run, view), axis=3)
+        tiles = _make_tiles(columns_run, len(schedule.strips)) or ()
+        strips = emit_tiles(graph, columns_run, tiles)
+    if len(schedule.tiles) > 1:
+        for strip in strips:
+            emit_tiles(graph, strip, _make_tiles(strip, len(schedule.tiles)) or ())
+    return view.for_graph(graph)
+
+
+def iterate_schedules(
+    graph: ir.Model,
+    start: int,
+    required_node: ir.Node,
+    limit_bytes: int,
+    external_bytes: int = 0,
+) -> Iterator[TileSchedule]:
+    """Yield the schedules worth trying that begin with node `start` and contain `required_node`.
+
+    The cascade that ends at a small result comes first, then long ones; of each, few tiles first,
+    if a layer of a tile needs `limit_bytes` at most. Cascades that need more with any number of row
+    tiles come last, in tiles of rows and columns, if twice the result fits in `external_bytes`;
+    those come first that recompute and copy least.
+    """
+    runs = find_cascades(list(graph.graph), start, required_node)
+    runs_with_small_result = [run for run in runs if 3 * sample_bytes(run.result) <= limit_bytes]
+    first_runs = runs_with_small_result[:1]
+    strip_schedules = []
+    for run in [*first_runs, *(run for run in reversed(runs) if run not in first_runs)]:
+        schedules = [
+            schedule
+            for schedule in _iterate_row_schedules(run)
+            if schedule.peak_bytes <= limit_bytes
+        ]
+        yield from schedules
+        if not schedules and 2 * sample_bytes(run.result) <= external_bytes:
+            strip_schedules += _make_strip_schedules(run, limit_bytes)
+    yield from sorted(
+        strip_schedules,
+        key=lambda schedule: schedule.recomputed_elements + 2 * sample_bytes(schedule.run.result),
+    )
+
+
+def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
+    """Yield the schedules of cascade `run` in tiles of rows, for each of `_TILE_COUNTS`.
+
+    Counts for which a tile would have no rows or only padding are left out.
+    """
+    for count in _TILE_COUNTS:
+        tiles = _make_tiles(run, count)
+        if tiles is not None:
+            yield TileSchedule(run, tiles)
+
+
+def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
+    """Return the schedules in rows and columns that recompute least, for fractions of the limit.
+
+    One per fraction of `limit_bytes` that any meets, without repeats; empty if the cascade cannot
+    be split by columns.
+    """
+    columns_run = run.along_columns
+    if columns_run is None:
+        return []
+    strips = [_make_tiles(columns_run, count) for count in _STRIP_COUNTS]
+    tiles = [_make_tiles(run, count) for count in (1, *_TILE_COUNTS)]
+    pairs = itertools.product(filter(None, tiles), filter(None, strips))
+    schedules = [TileSchedule(run, *pair) for pair in pairs]
+    schedules.sort(key=lambda schedule: schedule.recomputed_elements)
+    best: dict[TileSchedule, None] = {}  # an ordered set
+    for fraction in _LIMIT_FRACTIONS:
+        fitting = (s for s in schedules if s.peak_bytes <= fraction * limit_bytes)
+        schedule = next(fitting, None)
+        if schedule is not None:
+            best[schedule] = None
+    return list(best)
+
+
+def _make_tiles(run: Cascade, count: int) -> tuple[Tile, ...] | None:
+    """Split the result of cascade `run` into `count` tiles that differ by one row at most.
+
+    None if a tile would have no rows, or a window in it only padding.
+    """
+    length = axis_length(run.result, run.axis)
+    if length < count:
+        return None
+    bounds = [length * i // count for i in range(count + 1)]  # the tiles differ by one row at most
+    tiles = []
+    for rows in itertools.pairwise(bounds):
+        tile = run.tile(rows)
+        if tile is None:
+            return None
+        tiles.append(tile)
+    return tuple(tiles)

@@ -1,0 +1,521 @@
+"""The packer's memory plan: memory, lifetime and offset of every tensor.
+
+A tensor has a memory and a lifetime, from its first to its last step, both included. For each
+memory a list of blocks is laid end to end, and a tensor takes the start of the smallest block that
+is large enough and free during its lifetime. Three allocation orders are tried, and the plan with
+the least shared memory wins. The output of an in-place step (a reshape with input and output in the
+same memory) has the address of the tensor that it aliases, its root, which lives as long.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, overload
+
+from ....alignment import round_up
+from ....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
+from ....targets import Target
+from ...packer_profile import get_packer_profile
+from ..options import PSRAM, SHARE, PackerOptions
+from ..packer_graph import PackerGraph
+from .constants import StoredSize, compute_stored_sizes
+from .work_areas import PlacedStep, get_work_area
+
+__all__ = [
+    "Allocation",
+    "IN_PLACE_OPERATORS",
+    "MemoryPlan",
+    "RESERVED_BUFFER_NAMES",
+    "get_shared_memory_limit",
+    "plan_memory",
+    "sum_live_bytes",
+]
+
+#: Operators whose constants the DMA prefetches.
+PREFETCHING_OPERATORS = (
+    CONV1D.name,
+    CONV2D.name,
+    CONV_TRANSPOSE2D.name,
+    LINEAR.name,
+    LSTM.name,
+    GRU.name,
+    LAYER_NORM.name,
+)
+#: Tensor names that the packer confuses with its own buffers.
+RESERVED_BUFFER_NAMES = ("dma_buffer1", "dma_buffer2")
+#: Operators that need no bytes for the output if it is in the memory of the input.
+IN_PLACE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze")
+
+
+class Allocation(NamedTuple):
+    """Memory, offset, size in bytes and lifetime (first and last step) of a tensor or buffer.
+
+    kind : "tensor", "area" for a work area, or "buffer" for a DMA buffer.
+    """
+
+    memory: str
+    offset: int
+    size: int
+    first_step: int
+    last_step: int
+    kind: str = "tensor"
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """A memory plan.
+
+    allocations : allocation of each tensor, work area and DMA buffer by name.
+    shared, psram_bytes : bytes planned in each memory, without the constants.
+    work_areas : bytes of the work area planned for each node.
+    constant_bytes : bytes of all constants as stored in `constant_memory`.
+    prefetched_bytes : bytes that the DMA prefetches in one run.
+    limit_bytes : limit of the shared memory.
+    required_bytes : bytes of shared memory, including constants stored there.
+    stored_bytes : stored bytes of each constant.
+    prefetch_buffers : DMA buffer of each node whose constants are prefetched.
+    """
+
+    allocations: Mapping[str, Allocation]
+    shared: int
+    psram_bytes: int
+    work_areas: Mapping[str, int]
+    constant_bytes: int
+    constant_memory: str
+    prefetched_bytes: int
+    limit_bytes: int
+    required_bytes: int
+    stored_bytes: Mapping[str, int] = field(default_factory=dict)
+    prefetch_buffers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the bytes of shared memory, constants there included, are within the limit."""
+        return self.required_bytes <= self.limit_bytes
+
+    @property
+    def external_bytes(self) -> int:
+        """The planned bytes of external memory.
+
+        Constants count unless they are in shared memory.
+        """
+        return self.psram_bytes + (0 if self.constant_memory == SHARE else self.constant_bytes)
+
+    def compute_live_bytes(self, step_count: int) -> list[int]:
+        """Return the bytes of shared memory in use at each of the `step_count` steps.
+
+        Counted are tensors, work areas and DMA buffers; resident constants are not, and tensors
+        made in place count again.
+        """
+        lifetimes = [
+            (allocation.size, allocation.first_step, allocation.last_step)
+            for allocation in self.allocations.values()
+            if allocation.memory == SHARE
+        ]
+        return sum_live_bytes(step_count, lifetimes)
+
+
+@dataclass(slots=True)
+class _PlanItem:
+    """A tensor or buffer to be placed; `root` is the tensor that it aliases, if any."""
+
+    name: str
+    size: int
+    first_step: int
+    last_step: int
+    memory: str
+    root: str | None = None
+    kind: str = "tensor"
+
+
+def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
+    """Return name -> memory (SHARE or PSRAM) of every activation and stored constant of `net`.
+
+    An activation has the memory that `options` name for it, otherwise PSRAM if it has more bytes
+    than --threshold4. Flash counts as shared memory. Constants are in `options.constant_memory`.
+    """
+    placements = {}
+    for tensor in net.iterate_tensors():
+        default = PSRAM if tensor.size_bytes > options.thresholds[3] else SHARE
+        requested = options.placements.get(tensor.name, default)
+        # Flash is planned as shared memory.
+        placements[tensor.name] = PSRAM if requested == PSRAM else SHARE
+    for step in net.steps:
+        for constant in net.get_constants(step):
+            placements[constant.name] = options.constant_memory
+    return placements
+
+
+@overload
+def plan_memory(net: PackerGraph, target: Target, options: PackerOptions) -> MemoryPlan: ...
+
+
+@overload
+def plan_memory(
+    net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int
+) -> MemoryPlan | None: ...
+
+
+def plan_memory(
+    net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int | None = None
+) -> MemoryPlan | None:
+    """Plan the memory of a transformed graph as the packer does, with the best of three orders.
+
+    Parameters
+    ----------
+    max_bytes
+        Give up early if the plan needs this many bytes of shared memory or more. The sum of the
+        tensors that are live at once is a lower bound, which is often decisive before planning.
+
+    Returns
+    -------
+    MemoryPlan or None
+        The plan, which may exceed the chip's limit; None if `max_bytes` is given and the plan needs
+        that much.
+
+    Raises
+    ------
+    ValueError
+        If the graph is empty.
+    """
+    stored_sizes = compute_stored_sizes(net, target)
+    stored_bytes = {name: size.written_bytes for name, size in stored_sizes.items()}
+    constant_bytes = sum(stored_bytes.values())
+    resident_bytes = constant_bytes if options.constant_memory == SHARE else 0
+    if max_bytes is not None and resident_bytes >= max_bytes:
+        return None
+    placements = resolve_placements(net, options)
+    work_areas, work_area_items = _collect_work_areas(net, target, placements)
+    prefetch = _plan_prefetch(net, stored_sizes, options)
+    items = [*_collect_tensors(net, placements), *work_area_items, *prefetch.items]
+    if not items:
+        raise ValueError("an empty graph has no plan")
+    lower_bound = _get_peak_live_bytes(net, items)
+    if max_bytes is not None and lower_bound + resident_bytes >= max_bytes:
+        return None
+    roots = _get_root_items(items)
+    best = _layout_by_size(items, roots)
+    for strategy in (_layout_by_live_bytes, _layout_in_execution_order):
+        if best.get_bytes(SHARE) <= lower_bound:
+            break
+        layout = strategy(len(net.steps), list(roots.values()))
+        best = min(best, layout, key=lambda candidate: candidate.get_bytes(SHARE))
+    shared_bytes = best.get_bytes(SHARE)
+    if max_bytes is not None and shared_bytes + resident_bytes >= max_bytes:
+        return None
+    return MemoryPlan(
+        allocations=best.get_allocations(items),
+        shared=shared_bytes,
+        psram_bytes=best.get_bytes(PSRAM),
+        work_areas=work_areas,
+        constant_bytes=constant_bytes,
+        constant_memory=options.constant_memory,
+        prefetched_bytes=prefetch.prefetched_bytes,
+        limit_bytes=get_shared_memory_limit(target, options),
+        required_bytes=shared_bytes + resident_bytes,
+        stored_bytes=stored_bytes,
+        prefetch_buffers=prefetch.buffer_by_node,
+    )
+
+
+def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
+    """Return the bytes of shared memory that a plan may use.
+
+    These are the chip's, or the size given by option -r if that is smaller.
+    """
+    assert target.shared_memory is not None
+    if options.shared_memory_limit is None:
+        return target.shared_memory
+    return min(target.shared_memory, options.shared_memory_limit)
+
+
+def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
+    """Return the maximum bytes of shared memory live at one step, a lower bound of any plan.
+
+    Tensors made in place are not counted.
+    """
+    lifetimes = [
+        (item.size, item.first_step, item.last_step)
+        for item in items
+        if item.memory == SHARE and item.root is None
+    ]
+    return max(sum_live_bytes(len(net.steps), lifetimes), default=0)
+
+
+def sum_live_bytes(step_count: int, lifetimes: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return, for each of `step_count` steps, the sum of the sizes that are live there.
+
+    `lifetimes` are (bytes, first step, last step), both steps included.
+    """
+    changes = [0] * (step_count + 1)
+    for size, first_step, last_step in lifetimes:
+        changes[first_step] += size
+        changes[last_step + 1] -= size
+    return list(itertools.accumulate(changes[:-1]))
+
+
+def _collect_tensors(net: PackerGraph, placements: Mapping[str, str]) -> list[_PlanItem]:
+    """Collect the activations of `net` in the packer's order, with sizes, lifetimes and memories.
+
+    Graph inputs come first, then the outputs of each step, then the parts of split layers. Graph
+    outputs live to the last step; an output made in place has the `root` of its input. A tensor
+    named like a DMA buffer lives for the whole run.
+    """
+    final_step = len(net.steps) - 1
+    last_use: dict[str, int] = {}
+    for index, step in enumerate(net.steps):
+        last_use.update(dict.fromkeys(step.inputs, index))
+    items = [
+        _PlanItem(name, net.tensors[name].planned_bytes, 0, last_use.get(name, 0), placements[name])
+        for name in net.inputs
+    ]
+    split_parts: list[_PlanItem] = []
+    roots: dict[str, str] = {}
+    for index, step in enumerate(net.steps):
+        for name in step.outputs:
+            last_step = final_step if name in net.outputs else last_use.get(name, index)
+            size = net.tensors[name].planned_bytes
+            item = _PlanItem(name, size, index, last_step, placements[name])
+            if step.op in IN_PLACE_OPERATORS and placements.get(step.inputs[0]) == item.memory:
+                source = step.inputs[0]
+                if not net.tensors[source].is_constant:
+                    item.root = roots[name] = roots.get(source, source)
+            (split_parts if step.created_as == "part" else items).append(item)
+    for item in items:
+        if item.name in RESERVED_BUFFER_NAMES:  # treated as a DMA buffer, live for the whole run
+            item.first_step, item.last_step = 0, final_step
+    return items + split_parts
+
+
+def _collect_work_areas(
+    net: PackerGraph, target: Target, placements: Mapping[str, str]
+) -> tuple[dict[str, int], list[_PlanItem]]:
+    """Return step name -> bytes of its work area (if any), and one block to be placed per memory.
+
+    A block is as large as the largest work area in that memory, rounded up to 16; all blocks live
+    from the first to the last step with a work area.
+    """
+    table = get_packer_profile(target).work_area_table
+    bytes_by_node: dict[str, int] = {}
+    block_bytes: dict[str, int] = {}
+    first_step, last_step = len(net.steps), -1
+    for index, step in enumerate(net.steps):
+        memory, size = get_work_area(PlacedStep.from_step(net, step, placements), table)
+        if size > 0:
+            bytes_by_node[step.name] = size
+            block_bytes[memory] = max(block_bytes.get(memory, 0), size)
+            first_step, last_step = min(first_step, index), index
+    blocks = [
+        _PlanItem(
+            f"#workspace-{memory}", round_up(size, 16), first_step, last_step, memory, kind="area"
+        )
+        for memory, size in block_bytes.items()
+    ]
+    return bytes_by_node, blocks
+
+
+class _PrefetchPlan(NamedTuple):
+    """The DMA buffers, the buffer of each prefetching node, and the bytes fetched in one run."""
+
+    items: list[_PlanItem]
+    buffer_by_node: dict[str, str]
+    prefetched_bytes: int
+
+
+def _plan_prefetch(
+    net: PackerGraph, stored_sizes: Mapping[str, StoredSize], options: PackerOptions
+) -> _PrefetchPlan:
+    """Assign two DMA buffers in turn to the steps whose constants are prefetched.
+
+    A buffer is as large as the most bytes that one of its steps fetches, and lives for the whole
+    run in shared memory. Returns an empty plan if prefetch is off or constants are in shared
+    memory.
+    """
+    if not options.prefetch or options.constant_memory == SHARE:
+        return _PrefetchPlan([], {}, 0)
+    buffer_bytes: dict[str, int] = {}
+    buffer_by_node: dict[str, str] = {}
+    prefetched_bytes = 0
+    for step in net.steps:
+        sizes = [stored_sizes[tensor.name] for tensor in net.get_constants(step)]
+        fetched_bytes = sum(size.fetched_bytes for size in sizes)
+        if step.op in PREFETCHING_OPERATORS and fetched_bytes:
+            buffer = f"#dma-buffer{len(buffer_by_node) % 2 + 1}"
+            buffer_by_node[step.name] = buffer
+            buffer_bytes[buffer] = max(buffer_bytes.get(buffer, 0), fetched_bytes)
+            prefetched_bytes += sum(size.written_bytes for size in sizes)
+    final_step = len(net.steps) - 1
+    items = [
+        _PlanItem(buffer, size, 0, final_step, SHARE, kind="buffer")
+        for buffer, size in buffer_bytes.items()
+    ]
+    return _PrefetchPlan(items, buffer_by_node, prefetched_bytes)
+
+
+# ---- the three allocation orders -----------------------------------------------------------------
+
+
+class _BlockPool:
+    """Blocks of one memory, laid end to end, each with the lifetimes that use it."""
+
+    def __init__(self) -> None:
+        """Make a pool without blocks."""
+        self.sizes: list[int] = []
+        self.lifetimes: list[list[tuple[int, int]]] = []
+        self._by_size: list[tuple[int, int]] = []  # (size, index), sorted
+
+    def allocate(self, size: int, first_step: int, last_step: int) -> int:
+        """Reserve the smallest free block of at least `size` bytes, or a new one; return its index.
+
+        A block is free if none of its lifetimes overlaps `first_step` to `last_step`, both
+        included.
+        """
+        start = bisect.bisect_left(self._by_size, (size, 0))
+        for position in range(start, len(self._by_size)):
+            index = self._by_size[position][1]
+            for first, last in self.lifetimes[index]:
+                if first <= last_step and first_step <= last:
+                    break
+            else:
+                break
+        else:
+            index = self.add(size)
+        self.lifetimes[index].append((first_step, last_step))
+        return index
+
+    def add(self, size: int) -> int:
+        """Append a block of `size` bytes without lifetimes and return its index."""
+        bisect.insort(self._by_size, (size, len(self.sizes)))
+        self.sizes.append(size)
+        self.lifetimes.append([])
+        return len(self.sizes) - 1
+
+    def get_offsets(self) -> list[int]:
+        """Return the start of each block in bytes, and as the last element the end of all."""
+        return list(itertools.accumulate(self.sizes, initial=0))
+
+
+class _BlockLayout:
+    """The blocks of every memory, and the index of the block of each root item."""
+
+    def __init__(self) -> None:
+        """Make a layout without pools; `block_indices` maps items to blocks."""
+        self.pools: dict[str, _BlockPool] = {}
+        self.block_indices: dict[str, int] = {}
+
+    def get_pool(self, memory: str) -> _BlockPool:
+        """Return the pool of blocks of `memory`; an empty one is created at first use."""
+        return self.pools.setdefault(memory, _BlockPool())
+
+    def allocate(self, item: _PlanItem, lifetime: _PlanItem) -> None:
+        """Reserve a block of the size of `item` in its memory for the steps of `lifetime`.
+
+        Stores the block's index under the item's name.
+        """
+        self.block_indices[item.name] = self.get_pool(item.memory).allocate(
+            item.size, lifetime.first_step, lifetime.last_step
+        )
+
+    def get_bytes(self, memory: str) -> int:
+        """Return the total bytes of the blocks of `memory`, 0 if it has none."""
+        return sum(self.pools[memory].sizes) if memory in self.pools else 0
+
+    def get_allocations(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
+        """Return item name -> allocation with the offset of its block.
+
+        An item made in place has the offset of its root.
+        """
+        offsets = {memory: pool.get_offsets() for memory, pool in self.pools.items()}
+        return {
+            item.name: Allocation(
+                item.memory,
+                offsets[item.memory][self.block_indices[item.root or item.name]],
+                item.size,
+                item.first_step,
+                item.last_step,
+                item.kind,
+            )
+            for item in items
+        }
+
+
+def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
+    """Return name -> item for the items that are not made in place.
+
+    Each is a copy whose lifetime covers those of the items made in place of it.
+    """
+    roots = {item.name: item for item in items if item.root is None}
+    for item in items:
+        if item.root is not None:
+            root = roots[item.root]
+            roots[root.name] = replace(
+                root,
+                first_step=min(root.first_step, item.first_step),
+                last_step=max(root.last_step, item.last_step),
+            )
+    return roots
+
+
+def _layout_by_size(items: Sequence[_PlanItem], roots: Mapping[str, _PlanItem]) -> _BlockLayout:
+    """Allocate `items` by decreasing size, each during the lifetime of its root in `roots`.
+
+    An item made in place reserves a block as well, as in the packer, although it does not use it.
+    """
+    layout = _BlockLayout()
+    for item in sorted(items, key=lambda item: -item.size):
+        layout.allocate(item, roots[item.root or item.name])
+    return layout
+
+
+def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
+    """Allocate `roots` step by step, in each memory the step with the most live bytes first.
+
+    Within a step, larger items come first.
+    """
+    layout = _BlockLayout()
+    for memory in dict.fromkeys(item.memory for item in roots):
+        live_items: list[list[_PlanItem]] = [[] for _ in range(step_count)]
+        live_bytes = [0] * step_count
+        for item in sorted(roots, key=lambda item: -item.size):
+            if item.memory != memory:
+                continue
+            for index in range(item.first_step, item.last_step + 1):
+                live_items[index].append(item)
+                live_bytes[index] += item.size
+        for index in sorted(range(step_count), key=live_bytes.__getitem__, reverse=True):
+            for item in live_items[index]:
+                if item.name not in layout.block_indices:
+                    layout.allocate(item, item)
+    return layout
+
+
+def _layout_in_execution_order(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
+    """Allocate `roots` in execution order, each in the smallest freed block that is large enough.
+
+    A block is freed after the last step of its item and reused only within its memory; otherwise a
+    new block is added.
+    """
+    layout = _BlockLayout()
+    free_blocks: dict[str, list[tuple[int, int]]] = {}
+    starting: dict[int, list[_PlanItem]] = {}
+    ending: dict[int, list[_PlanItem]] = {}
+    for item in roots:
+        starting.setdefault(item.first_step, []).append(item)
+        ending.setdefault(item.last_step, []).append(item)
+    for step_index in range(step_count):
+        for item in ending.get(step_index - 1, ()):
+            block = layout.block_indices[item.name]
+            size = layout.get_pool(item.memory).sizes[block]
+            free_blocks.setdefault(item.memory, []).append((size, block))
+        for item in starting.get(step_index, ()):
+            candidates = free_blocks.setdefault(item.memory, [])
+            best_fit = min((entry for entry in candidates if entry[0] >= item.size), default=None)
+            if best_fit is None:
+                layout.block_indices[item.name] = layout.get_pool(item.memory).add(item.size)
+                continue
+            candidates.remove(best_fit)
+            layout.block_indices[item.name] = best_fit[1]
+    return layout
