@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeVar
 import onnx
 
 from benchmarks import operator_names
-from lingeronnx.formats import INTEGER_OPS, TRAINING_ONLY_OPS
+from lingeronnx.operators.formats import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.targets import PLATFORMS
 
 __all__ = ["RULES", "Checkout", "Rule", "SourceFile", "Violation", "main", "read_checkout"]
@@ -44,8 +44,8 @@ PACKAGES = ("lingeronnx", "simulator")
 CHIP_NAME_HOMES = {
     "lingeronnx/luna/": "the vendor's folder",
     "lingeronnx/targets/arithmetic.py": "tables of the simulator are called after chips",
-    "lingeronnx/formats/pool.py": "two ways of the simulator's average are called after chips",
-    "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
+    "lingeronnx/operators/formats/pool.py": "two ways of the simulator's average are called after chips",
+    "lingeronnx/operators/reference/": "an oracle shares nothing with what it judges, names included",
     "lingeronnx/interchange/repair/": "it reads graphs that other tools wrote",
     "simulator/": "tables and kernels are called after the chips that have them",
 }
@@ -54,10 +54,10 @@ FOREIGN_CHIPS = ("mars", "jupiter")
 
 #: Where integer operators are called by name, and why. All other code asks the format.
 OPERATOR_NAME_HOMES = {
-    "lingeronnx/formats/": "the formats themselves",
+    "lingeronnx/operators/formats/": "the formats themselves",
     "lingeronnx/luna/": "a chip is keyed by the names that its packer knows",
     "lingeronnx/targets/": "stands below the formats: a target is keyed by the names",
-    "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
+    "lingeronnx/operators/reference/": "an oracle shares nothing with what it judges, names included",
     "lingeronnx/quantization/normalize/entry/reject_unsupported.py": (
         "QLinear begins the names of onnxruntime's own operators"
     ),
@@ -324,7 +324,7 @@ def find_integer_operator_names(checkout: Checkout) -> Iterator[Violation]:
             continue
         for node in file.nodes_of(ast.Constant):
             if node.value in names:
-                message = f"{node.value!r} is an integer operator; take it from lingeronnx.formats"
+                message = f"{node.value!r} is an integer operator; take it from lingeronnx.operators.formats"
                 yield Violation(file.path, node.lineno, message)
         for node in file.nodes_of(ast.Compare):
             if _compares_format_name(node):
@@ -391,7 +391,9 @@ def find_duplicate_classes(checkout: Checkout) -> Iterator[Violation]:
     classes = defaultdict(list)
     for file in checkout.files:
         nodes = file.nodes_of(ast.ClassDef)
-        if file.path.startswith(("lingeronnx/reference/", "lingeronnx/formats/")):
+        if file.path.startswith(
+            ("lingeronnx/operators/reference/", "lingeronnx/operators/formats/")
+        ):
             operators |= {node.name.lstrip("_").lower() for node in nodes}
         for node in nodes:
             classes[node.name.lstrip("_")].append((file.path, node.lineno))

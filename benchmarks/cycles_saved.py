@@ -39,7 +39,7 @@ from lingeronnx.luna.backend_passes import cost_rewrites as stage
 from lingeronnx.luna.backend_passes.packer_view import PackerGraphView
 from lingeronnx.luna.evaluation import DetailedVerdict
 from lingeronnx.luna.packer.names import build_safe_names
-from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.runtime.program_parts import split_into_parts
 from lingeronnx.targets import Target, get_target
 from lingeronnx.targets.objective import OBJECTIVE_KEY

@@ -40,10 +40,10 @@ REASONS = {
     "lingeronnx/graph/weight_values.py:_TRANSPARENT_OPS": (
         "which inputs of each operator reach its output element by element"
     ),
-    "lingeronnx/ops/macs.py:_INTEGER_PRODUCTS": "counted as integer work of the host",
-    "lingeronnx/ops/macs.py:_MAC_COUNTERS": "a way to count for each operator",
-    "lingeronnx/ops/macs.py:_ZERO_MAC_OPS": "operators of other domains",
-    "lingeronnx/ops/functions/lookup_table.py:Table.floats": (
+    "lingeronnx/operators/rules/macs.py:_INTEGER_PRODUCTS": "counted as integer work of the host",
+    "lingeronnx/operators/rules/macs.py:_MAC_COUNTERS": "a way to count for each operator",
+    "lingeronnx/operators/rules/macs.py:_ZERO_MAC_OPS": "operators of other domains",
+    "lingeronnx/operators/rules/functions/lookup_table.py:Table.floats": (
         "the table would only repeat their rules"
     ),
     "lingeronnx/quantization/methods/output_gradients.py:_BACKWARD": "a gradient for each operator",
@@ -70,7 +70,7 @@ REASONS = {
     "lingeronnx/quantization/scales/fake_quant.py:_make_fake_quant_nodes": (
         "operators that are written one after the other"
     ),
-    "lingeronnx/reference/": "an oracle shares nothing with what it judges",
+    "lingeronnx/operators/reference/": "an oracle shares nothing with what it judges",
     "lingeronnx/luna/": "integer operators of the targets, and how a vendor's tool treats them",
     "lingeronnx/torch/checkpoint/recurrent_weights.py:_GATE_ORDERS": (
         "torch's order of the gates of each"

@@ -28,7 +28,7 @@ from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
 from lingeronnx.graph import ir
 from lingeronnx.luna import evaluation
-from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.targets import get_target
 from tests import packability
 from tests.packer import judge as second_judge

@@ -53,23 +53,23 @@ if TYPE_CHECKING:
     from .errors import LingerOnnxError as LingerOnnxError
     from .errors import ModelError as ModelError
     from .errors import RepairError as RepairError
-    from .extension import extended as extended
     from .interchange.qdq.encodings import Encodings as Encodings
     from .interchange.qdq.encodings import read_plan as read_plan
-    from .ops import Violation as Violation
+    from .operators.extension import extended as extended
+    from .operators.reference import reference_ops as reference_ops
+    from .operators.rules import Violation as Violation
+    from .operators.schemas import check_model as check_model
+    from .operators.schemas import register_schemas as register_schemas
     from .plan import Affine as Affine
     from .plan import Plan as Plan
     from .quantization import QuantizedModel as QuantizedModel
     from .quantization.config import QuantConfig as QuantConfig
-    from .reference import reference_ops as reference_ops
     from .runtime.data.pictures import Pictures as Pictures
     from .runtime.evaluation import Evaluation as Evaluation
     from .runtime.evaluation import evaluate as evaluate
     from .runtime.session import Session as Session
     from .runtime.simulation import Simulation as Simulation
     from .runtime.simulation import simulate as simulate
-    from .schemas import check_model as check_model
-    from .schemas import register_schemas as register_schemas
     from .targets import Target as Target
 
 __version__ = "0.2.0"
@@ -98,14 +98,14 @@ _HOME = {
     "Simulation": "runtime.simulation",
     "Target": "targets",
     "Verification": "deployment",
-    "Violation": "ops",
+    "Violation": "operators.rules",
     "check": "api",
     "compare": "api",
-    "check_model": "schemas",
+    "check_model": "operators.schemas",
     "convert": "api",
     "deploy": "api",
     "evaluate": "runtime.evaluation",
-    "extended": "extension",
+    "extended": "operators.extension",
     "finetune": "api.finetuning",
     "export": "api",
     "find_bad_case": "api",
@@ -118,8 +118,8 @@ _HOME = {
     "report": "api",
     "sensitivity": "api",
     "trace": "api",
-    "reference_ops": "reference",
-    "register_schemas": "schemas",
+    "reference_ops": "operators.reference",
+    "register_schemas": "operators.schemas",
     "simulate": "runtime.simulation",
     "verify": "api",
 }

@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..escaping import escape_invisible
 from ..files import ensure_folder, temporary_folder, write_text
 from ..graph import ir
-from ..ops import Violation
+from ..operators.rules import Violation
 from ..quantization import QuantizedModel
 from ..runtime.session import Session
 from ..targets import Target, get_target

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, DataError, split_words
-from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
+from ..operators.formats import DEQUANT, GRU, LSTM
 from ..runtime.program_parts import split_into_parts
 from ..runtime.streaming import CallCount
 from .difference_patterns import describe_patterns

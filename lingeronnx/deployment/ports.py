@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ConstraintError
-from ..formats import DEQUANT, QUANT, find_integer_op
 from ..graph import ir
+from ..operators.formats import DEQUANT, QUANT, find_integer_op
 from .simulation import SampleRun
 from .value_tracing import trace_moved_value
 

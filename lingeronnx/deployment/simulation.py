@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 
 from ..errors import ModelError
-from ..formats import QUANT, find_integer_op
 from ..graph import ir
 from ..graph.name_mapping import restore_user_names
-from ..ops.chip_part import extract_chip_part, is_dequantized, order_packed_outputs
+from ..operators.chip_part import extract_chip_part, is_dequantized, order_packed_outputs
+from ..operators.formats import QUANT, find_integer_op
 from ..plan import Affine
 from ..runtime.data import Data, InputSpec
 from ..runtime.session import Session, is_integer_graph

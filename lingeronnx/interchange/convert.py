@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import ConfigError, ModelError
-from ..formats import (
+from ..graph import ir
+from ..operators.formats import (
     is_quantized_domain,
 )
-from ..graph import ir
 from ..plan.synthetic_calibration import collect_calibration_warnings
 from ..runtime.integer.dialects import detect_dialect
 from ..runtime.integer.runner import detect_target

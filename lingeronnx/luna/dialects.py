@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
-from ..formats import (
+from ..graph import ir
+from ..operators.formats import (
     ATTRIBUTE_RENAMES,
     AVG_POOL2D,
     GRU,
@@ -31,8 +32,7 @@ from ..formats import (
     find_integer_op,
     is_quantized_domain,
 )
-from ..formats.normalization import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
-from ..graph import ir
+from ..operators.formats.normalization import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
 from ..plan import Affine
 from ..targets._target import Target
 from ..targets.arithmetic import LutArithmetic, TableInputRule

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..graph import ir
-from ..ops.layers.layer_norm import has_short_rows, needs_rank3_rows
-from ..ops.layers.pool import is_lowered_to_linear
+from ..operators.rules.layers.layer_norm import has_short_rows, needs_rank3_rows
+from ..operators.rules.layers.pool import is_lowered_to_linear
 from ..targets._target import Target
 from .faults import LunaFault
 

@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..formats import CLIP
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops.functions.activation import can_compose_clip, get_clip_bounds
-from ..ops.macs import count_macs
+from ..operators.formats import CLIP
+from ..operators.rules.functions.activation import can_compose_clip, get_clip_bounds
+from ..operators.rules.macs import count_macs
 from ..plan.power_of_two import floor_power_of_two
 from ..targets import Target
 from .partition import (

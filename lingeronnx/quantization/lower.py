@@ -11,10 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, ModelError
-from ..formats import REQUANT, Format, find_integer_op, is_quantized_domain, read_attributes
 from ..graph import ir
 from ..graph.attributes import AttributeValue, get_number
-from ..lowering import LoweringContext, LoweringResult
+from ..operators.formats import (
+    REQUANT,
+    Format,
+    find_integer_op,
+    is_quantized_domain,
+    read_attributes,
+)
+from ..operators.lowering import LoweringContext, LoweringResult
 from ..plan import Affine, Plan, Transform
 from ..plan.synthetic_calibration import is_synthetic
 from ..runtime.provenance import load_quantize_settings, map_to_float_names

@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import ConstraintError
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops import Op, find_lowering_rule, get_weight_values
-from ..ops.macs import count_macs
+from ..operators.rules import Op, find_lowering_rule, get_weight_values
+from ..operators.rules.macs import count_macs
 from ..runtime.runners import find_ancestors, iter_read_values
 from ..targets import Target
 

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 
 from ..errors import ModelError
-from ..formats import DEQUANT, QUANT
 from ..graph import ir
 from ..graph.write_verification import iter_nodes_recursive
+from ..operators.formats import DEQUANT, QUANT
 
 __all__ = ["build_host_model", "expand_dequant", "iter_read_names"]
 

@@ -20,14 +20,14 @@ from functools import cached_property
 
 import onnx
 
-from ..formats import QUANT
 from ..graph import ir
-from ..ops.chip_part import (
+from ..operators.chip_part import (
     extract_chip_nodes,
     find_chip_nodes,
     is_host_dequant,
     order_packed_outputs,
 )
+from ..operators.formats import QUANT
 from ..targets import PackerArguments, Target
 from ..targets._target import AppliedRewrite
 from ..targets.objective import PARTS_KEY

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..formats import DEQUANT, QUANT, REQUANT, find_integer_op
 from ..graph import ir
 from ..graph.digests import compute_output_digest
 from ..graph.fixed_inputs import fix_inputs
+from ..operators.formats import DEQUANT, QUANT, REQUANT, find_integer_op
 
 __all__ = [
     "METADATA_KEY",

@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 
 from ..deprecation import accept_old_parameters
 from ..errors import ConfigError, DataError, suggest_nearest
-from ..formats import is_quantized_domain
-from ..formats.node_validation import check_nodes
 from ..graph import ir
 from ..graph.dynamic_tail import DynamicTail, split_dynamic_tail
 from ..graph.name_mapping import restore_user_names
+from ..operators.formats import is_quantized_domain
+from ..operators.formats.node_validation import check_nodes
 from ..plan import Affine
 from ..targets import PLATFORMS, Target, get_target
 from .compiled_host import CompiledHost

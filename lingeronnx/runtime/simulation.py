@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ConfigError
-from ..formats import DEQUANT
 from ..graph import ir
+from ..operators.formats import DEQUANT
 from ..plan import Affine
 from ..plan.synthetic_calibration import collect_calibration_warnings
 from .data import Data, Progress

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..graph import ir
-from ..ops.macs import count_macs
+from ..operators.rules.macs import count_macs
 from ..quantization import Candidate
 
 __all__ = ["AttemptCost", "measure_cost"]

@@ -23,10 +23,10 @@ from ..analysis.sensitivity.layers import (
 from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import choose_block_size
 from ..escaping import quote_shell
-from ..formats import QUANT
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops.macs import count_macs
+from ..operators.formats import QUANT
+from ..operators.rules.macs import count_macs
 from ..quantization import PlannedModel
 from ..quantization.config import Override, QuantConfig
 from ..quantization.scales import group_shared_scales

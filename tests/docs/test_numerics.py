@@ -16,9 +16,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
 from lingeronnx.luna.faults import LunaFault
+from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.targets import PLATFORMS
 from tests.each import check_each
 from tests.reference.test_reference import single

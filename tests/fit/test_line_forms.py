@@ -194,7 +194,9 @@ def test_large_permutations_on_venus(perm, monkeypatch):
     entry = next(f for f in result.report.fitted if "Transpose" in f.what)
     assert "iqCat" in entry.what
     assert entry.cost == "exact"
-    monkeypatch.setattr("lingeronnx.ops.data_movement.shape._plan_transpose_parts", lambda *_: None)
+    monkeypatch.setattr(
+        "lingeronnx.operators.rules.data_movement.shape._plan_transpose_parts", lambda *_: None
+    )
     unsplit = quantize(model, feed, platform="venus", effort="fast")
     assert "iqCat" not in unsplit.report.layers
     _, have = outputs(model, result, feed)

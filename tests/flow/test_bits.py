@@ -10,9 +10,9 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
+from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier
 from lingeronnx.plan import Plan
 from lingeronnx.quantization.lower import extract_plan
-from lingeronnx.reference._arithmetic import fixed_point_multiplier
 from tests import nets
 from tests.case_selection import mark_rest_slow
 from tests.oracles.conv import conv, linear

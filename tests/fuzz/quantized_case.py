@@ -8,7 +8,7 @@ import onnxruntime as ort
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.operators.chip_part import extract_chip_part
 
 __all__ = [
     "CHIPS",

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from lingeronnx.formats import Attr, KernelInfo, UnaryIntegerOp
-from lingeronnx.formats import shape_inference as rules
-from lingeronnx.formats.shape_inference import Signature
-from lingeronnx.ops import Op, Scaling, share_no_scales
+from lingeronnx.operators.formats import Attr, KernelInfo, UnaryIntegerOp
+from lingeronnx.operators.formats import shape_inference as rules
+from lingeronnx.operators.formats.shape_inference import Signature
+from lingeronnx.operators.rules import Op, Scaling, share_no_scales
 
 from .kernel import Squash
 

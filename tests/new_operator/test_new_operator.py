@@ -20,8 +20,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.formats import RELU
 from lingeronnx.graph import ir
+from lingeronnx.operators.formats import RELU
 from lingeronnx.targets import PLATFORMS
 from tests.nets import Net, samples
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.formats import table_functions
 from lingeronnx.graph import operators
-from lingeronnx.ops.functions.activation import get_clip_bounds
-from lingeronnx.ops.functions.attention_masks import is_masked_at_run_time
+from lingeronnx.operators.formats import table_functions
+from lingeronnx.operators.rules.functions.activation import get_clip_bounds
+from lingeronnx.operators.rules.functions.attention_masks import is_masked_at_run_time
 from lingeronnx.plan import Affine
 from tests.each import check_each
 from tests.passes.helpers import graph

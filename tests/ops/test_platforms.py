@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.formats import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.graph import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.packer_profile import get_packer_profile
-from lingeronnx.ops.layers.pool import make_mean_weights
+from lingeronnx.operators.formats import INTEGER_OPS, TRAINING_ONLY_OPS
+from lingeronnx.operators.rules.layers.pool import make_mean_weights
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, get_target
 from tests.nets import Net, samples

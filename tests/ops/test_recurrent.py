@@ -9,11 +9,11 @@ from onnx import helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.formats import find_integer_op
 from lingeronnx.graph import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.luna.faults import LunaFault
-from lingeronnx.ops import get_rule_for_integer_op
+from lingeronnx.operators.formats import find_integer_op
+from lingeronnx.operators.rules import get_rule_for_integer_op
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.session import Session

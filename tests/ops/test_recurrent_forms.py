@@ -9,11 +9,11 @@ from onnx.reference import ReferenceEvaluator
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
+from lingeronnx.operators.reference import reference_ops
+from lingeronnx.operators.schemas import check_model
 from lingeronnx.quantization.normalize import run_entry_passes
-from lingeronnx.reference import reference_ops
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.session import Session
-from lingeronnx.schemas import check_model
 from lingeronnx.targets import PLATFORMS, get_target
 from tests.case_selection import mark_rest_slow
 from tests.nets import Net

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.ops.functions.attention_masks import MASK_VALUE
+from lingeronnx.operators.rules.functions.attention_masks import MASK_VALUE
 from lingeronnx.quantization.normalize.activations.attention_mask import (
     canonicalize_attention_masks,
 )

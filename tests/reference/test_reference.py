@@ -2,7 +2,7 @@
 of the chip.
 
 Three ways to the same numbers, none knowing another: the compiled simulator behind `Session`, the
-plain classes of `lingeronnx.reference`, and the vectors measured on the vendor's executor.
+plain classes of `lingeronnx.operators.reference`, and the vectors measured on the vendor's executor.
 """
 
 import json
@@ -17,9 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
-from lingeronnx.reference import ONNX_NATIVE_OPS, _arithmetic
+from lingeronnx.operators.formats import INTEGER_OPS
+from lingeronnx.operators.reference import ONNX_NATIVE_OPS, _arithmetic
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import LutArithmetic, TableInputRule
 from simulator.fixed_point import Rescale, luna_divide
@@ -594,7 +594,7 @@ def test_arithmetic():
 def test_no_operator_is_forgotten():
     """Every integer operator has a plain class, or ONNX's own is right on integers."""
     missing = {form.name for form in INTEGER_OPS} - RUNNABLE
-    assert not missing, f"write a class for {missing} in lingeronnx/reference"
+    assert not missing, f"write a class for {missing} in lingeronnx/operators/reference"
 
 
 def test_unknown_platform():

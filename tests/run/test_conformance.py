@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import LingerOnnxError
-from lingeronnx.formats import INTEGER_OPS
+from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS
 

@@ -10,7 +10,7 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.luna.arguments import selection
 from lingeronnx.luna.result_cache import ResultCache
-from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.runtime.program_parts import split_into_parts
 from lingeronnx.runtime.runners import open_ort_session
 from lingeronnx.runtime.session import Session

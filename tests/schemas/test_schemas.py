@@ -12,9 +12,14 @@ import pytest
 from onnx import TensorProto, defs, helper
 
 import lingeronnx as lo
-from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
-from lingeronnx.schemas import NONSTANDARD_USAGE, SCHEMA_DOMAIN, SCHEMA_VERSION, to_checkable_model
+from lingeronnx.operators.formats import INTEGER_OPS
+from lingeronnx.operators.schemas import (
+    NONSTANDARD_USAGE,
+    SCHEMA_DOMAIN,
+    SCHEMA_VERSION,
+    to_checkable_model,
+)
 from lingeronnx.targets import PLATFORMS
 from tests.case_selection import mark_rest_slow
 from tests.nets import NETS, quantized

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from lingeronnx.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
 from lingeronnx.graph import ir
-from lingeronnx.ops.layers.conv import ConvGeometry
+from lingeronnx.operators.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
+from lingeronnx.operators.rules.layers.conv import ConvGeometry
 from lingeronnx.targets import LimitCheck, Target, Vendor, make_support_rows
 from lingeronnx.targets.arithmetic import (
     AddArithmetic,

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import ConfigError
-from ...formats.node_validation import check_nodes
 from ...graph import ir
 from ...graph.name_mapping import restore_user_names
-from ...ops import Violation, find_lowering_rule
-from ...ops.macs import count_macs
+from ...operators.formats.node_validation import check_nodes
+from ...operators.rules import Violation, find_lowering_rule
+from ...operators.rules.macs import count_macs
 from ...quantization import (
     QuantizedModel,
     build_quantized_model,

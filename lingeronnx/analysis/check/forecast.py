@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import ConstraintError, ModelError
-from ...formats import CLIP
 from ...graph import ir
-from ...lowering import LoweringResult
-from ...ops.chip_part import extract_chip_part
-from ...ops.macs import count_macs
+from ...operators.chip_part import extract_chip_part
+from ...operators.formats import CLIP
+from ...operators.lowering import LoweringResult
+from ...operators.rules.macs import count_macs
 from ...quantization.config import QuantConfig
 from ...quantization.factor_groups import find_saturating_clips, partition_with_clip_fallback
 from ...quantization.lower import lower

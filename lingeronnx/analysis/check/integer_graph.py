@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import ModelError
-from ...formats import (
+from ...graph import ir
+from ...operators.formats import (
     ATTRIBUTE_RENAMES,
     DEQUANT,
     QUANT,
@@ -19,8 +20,7 @@ from ...formats import (
     is_quantized_domain,
     read_attributes,
 )
-from ...graph import ir
-from ...ops import Violation, format_limit_rule, get_rule_for_integer_op
+from ...operators.rules import Violation, format_limit_rule, get_rule_for_integer_op
 from ...plan import Affine
 from ...quantization.report import split_float_nodes
 from ...runtime.integer.sizes import infer_shapes

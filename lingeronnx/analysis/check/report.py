@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import overload
 
 from ...deprecation import keep_old_members
-from ...ops import Violation
+from ...operators.rules import Violation
 from ...quantization.legalize import AppliedRewrite
 from ...quantization.report import FloatNode, format_findings, format_float_nodes, format_rewrites
 from ...quantization.report.merges import MergeOption

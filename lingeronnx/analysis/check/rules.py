@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...formats import (
+from ...graph import ir
+from ...graph.attributes import Attributes, get_int, get_number, get_scales
+from ...operators.formats import (
     AVG_POOL2D,
     BATCH_NORM2D,
     CONCAT,
@@ -30,9 +32,7 @@ from ...formats import (
     TRANSPOSE,
     Format,
 )
-from ...graph import ir
-from ...graph.attributes import Attributes, get_int, get_number, get_scales
-from ...ops import Violation, get_rule_for_integer_op
+from ...operators.rules import Violation, get_rule_for_integer_op
 from ...plan import Affine
 from ...targets import Target
 from ...targets.arithmetic import (

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...deprecation import keep_old_members
-from ...formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
 from ...graph import ir
-from ...ops import Violation
+from ...operators.formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
+from ...operators.rules import Violation
 from ...plan import Affine, Plan
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...escaping import quote_shell
-from ...formats import (
+from ...graph import ir
+from ...graph.attributes import get_number
+from ...operators.formats import (
     CONCAT,
     DEQUANT,
     Format,
@@ -31,9 +33,7 @@ from ...formats import (
     is_quantized_domain,
     read_attributes,
 )
-from ...graph import ir
-from ...graph.attributes import get_number
-from ...ops import Violation, get_rule_for_integer_op
+from ...operators.rules import Violation, get_rule_for_integer_op
 from ...quantization import QuantizedModel
 from ...quantization.calibration import TensorStats
 from ...quantization.partition import Partition

@@ -22,8 +22,8 @@ from ...deprecation import keep_old_members
 from ...errors import ConfigError, DataError, suggest_nearest
 from ...graph import ir, operators
 from ...graph.name_mapping import format_node_label, get_module_name
-from ...ops import is_relu_like
-from ...ops.functions.activation import get_clip_bounds
+from ...operators.rules import is_relu_like
+from ...operators.rules.functions.activation import get_clip_bounds
 from ...runtime.accuracy_warnings import OutputChecks, PredictionCounts
 from ...runtime.data import Data, InputSpec, Progress
 from ...runtime.metrics import TopK

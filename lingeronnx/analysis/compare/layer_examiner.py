@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...decibels import ratio_db
-from ...formats import is_quantized_domain
 from ...graph import ir, operators
-from ...ops import is_relu_like
+from ...operators.formats import is_quantized_domain
+from ...operators.rules import is_relu_like
 from ...runtime.provenance import is_made_from
 from ..stats.channels import CONSTANT_TOLERANCE, channel_axis, move_channel_axis
 from .join import ComparedTensor, TensorJoin

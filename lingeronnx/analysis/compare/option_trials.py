@@ -25,7 +25,7 @@ import numpy as np
 
 from ...deprecation import keep_old_members
 from ...errors import LingerOnnxError
-from ...ops.macs import count_macs
+from ...operators.rules.macs import count_macs
 from ...plan import Plan
 from ...quantization import (
     PlannedModel,

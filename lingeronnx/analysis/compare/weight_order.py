@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...formats import find_integer_op
 from ...graph import ir
+from ...operators.formats import find_integer_op
 
 __all__ = ["find_swapped_channels"]
 

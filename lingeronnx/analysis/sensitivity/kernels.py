@@ -16,9 +16,9 @@ from itertools import product
 
 import numpy as np
 
-from ... import formats
 from ...graph import ir
-from ...ops import Op
+from ...operators import formats
+from ...operators.rules import Op
 from ...plan import Affine
 from ...quantization import PlannedModel
 from ...quantization.lower import lower

@@ -19,7 +19,7 @@ from ...errors import ConfigError
 from ...escaping import escape_invisible
 from ...files import replace_file
 from ...graph import ir
-from ...ops import get_weight_values
+from ...operators.rules import get_weight_values
 from ...plan import Affine
 from ...quantization import PlannedModel
 from .layers import RoundedOperator

@@ -17,10 +17,10 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...escaping import quote_shell
-from ...formats import QUANT
 from ...graph import ir
-from ...ops import Op, get_weight_values, replace_weight_values
-from ...ops.macs import count_macs
+from ...operators.formats import QUANT
+from ...operators.rules import Op, get_weight_values, replace_weight_values
+from ...operators.rules.macs import count_macs
 from ...plan import Affine
 from ...quantization import PlannedModel
 from ...quantization.prepare.selectors import select_nodes

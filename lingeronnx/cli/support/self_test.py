@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import api
 from ...graph import ir
-from ...reference import reference_ops
+from ...operators.reference import reference_ops
 from ...targets import DEFAULT, GENERIC, Target
 from .warmup import make_random_model
 

@@ -18,10 +18,10 @@ import onnx
 from ...alignment import round_up
 from ...errors import ConstraintError
 from ...escaping import make_c_identifier
-from ...formats import QUANT
 from ...graph import ir, operators
-from ...ops.chip_part import is_dequantized
-from ...ops.macs import count_macs
+from ...operators.chip_part import is_dequantized
+from ...operators.formats import QUANT
+from ...operators.rules.macs import count_macs
 from ...runtime.parts_runner import PartRun
 from ...runtime.program_parts import PartitionedProgram
 from ...targets import PackerArguments, Target

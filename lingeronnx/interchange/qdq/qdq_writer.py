@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...errors import ModelError
-from ...formats import (
+from ...graph import ir
+from ...operators.formats import (
     DEQUANT,
     Format,
     KernelInfo,
@@ -29,8 +30,7 @@ from ...formats import (
     read_attributes,
     require_integer_op,
 )
-from ...formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
-from ...graph import ir
+from ...operators.formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
 from ...plan import Affine
 from ...plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
 from ...runtime.integer.dialects import ArithmeticSide

@@ -12,7 +12,7 @@ from functools import partial
 
 from onnx import NodeProto, ValueInfoProto, helper
 
-from ...formats import DEQUANT
+from ...operators.formats import DEQUANT
 from .graph_view import (
     GraphView,
     NodeView,

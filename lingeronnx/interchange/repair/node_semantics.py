@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from onnx import TensorProto, defs
 
 from ...errors import LingerOnnxError
-from ...formats import (
+from ...graph import operators
+from ...graph.attributes import AttributeValue
+from ...operators.formats import (
     ATTRIBUTE_RENAMES,
     BATCH_NORM2D,
     DEQUANT,
@@ -30,8 +32,6 @@ from ...formats import (
     Format,
     find_integer_op_by_name,
 )
-from ...graph import operators
-from ...graph.attributes import AttributeValue
 from .graph_view import NodeView, TensorView, is_scale, same_scale
 
 __all__ = [

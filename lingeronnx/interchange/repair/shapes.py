@@ -12,9 +12,18 @@ from typing import NamedTuple
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
-from ...formats import BATCH_NORM2D, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from ...graph import operators
-from ...schemas import register_schemas, to_checkable_model
+from ...operators.formats import (
+    BATCH_NORM2D,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    GRU,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+)
+from ...operators.schemas import register_schemas, to_checkable_model
 from .graph_view import GraphView, NodeView, node_label
 from .node_semantics import integer_operator
 

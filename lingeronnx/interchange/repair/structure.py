@@ -12,7 +12,7 @@ from functools import partial
 
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
-from ...formats import DEQUANT
+from ...operators.formats import DEQUANT
 from .graph_view import (
     GraphView,
     NodeView,

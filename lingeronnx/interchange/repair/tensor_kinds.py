@@ -22,7 +22,7 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from ...errors import LingerOnnxError
-from ...formats import SHUFFLE_CHANNEL, Format, KernelInfo
+from ...operators.formats import SHUFFLE_CHANNEL, Format, KernelInfo
 from ...plan import Affine
 from ...targets import GENERIC, Target, get_target
 from .demands import Demands

@@ -13,8 +13,8 @@ from collections import Counter
 
 import numpy as np
 
-from ...formats import QUANT
 from ...graph import ir
+from ...operators.formats import QUANT
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from .node_builders import IDENTITY_WEIGHT, insert_pointwise_conv

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...formats import CONV1D, CONV2D, LINEAR, SQUEEZE, TRANSPOSE, UNSQUEEZE
 from ...graph import ir
 from ...graph.detached_nodes import make_detached_node, make_detached_value
-from ...ops.layers.conv import ConvGeometry
+from ...operators.formats import CONV1D, CONV2D, LINEAR, SQUEEZE, TRANSPOSE, UNSQUEEZE
+from ...operators.rules.layers.conv import ConvGeometry
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..packer.int4_checks import INT4_BITS

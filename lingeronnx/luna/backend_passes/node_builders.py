@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...formats import CONCAT, CONV2D, QUANT, RESHAPE
 from ...graph import ir
+from ...operators.formats import CONCAT, CONV2D, QUANT, RESHAPE
 from ...targets import Target
 
 __all__ = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...formats import CONV1D, CONV2D, DEQUANT, MUL, RESHAPE
 from ...graph import ir
+from ...operators.formats import CONV1D, CONV2D, DEQUANT, MUL, RESHAPE
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from .duplicate_inputs import insert_copy

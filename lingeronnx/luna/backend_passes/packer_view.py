@@ -9,7 +9,7 @@ import onnx
 
 from ...graph import ir
 from ...graph.name_mapping import NameMapping, apply_file_names
-from ...ops.chip_part import extract_chip_part
+from ...operators.chip_part import extract_chip_part
 from ...targets import Target
 from ..arguments.selection import (
     EvaluatedArguments,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from ...alignment import round_up
-from ...formats import AVG_POOL2D, CONV2D, PAD
 from ...graph import ir
+from ...operators.formats import AVG_POOL2D, CONV2D, PAD
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..packer.limits.conv import count_left_over_rows, is_computed_in_row_tiles

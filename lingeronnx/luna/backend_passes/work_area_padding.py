@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...alignment import round_up
-from ...formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, MUL, RESHAPE, SLICE, SOFTMAX
 from ...graph import ir
 from ...graph.name_mapping import apply_file_names
-from ...ops.chip_part import extract_chip_part
+from ...operators.chip_part import extract_chip_part
+from ...operators.formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, MUL, RESHAPE, SLICE, SOFTMAX
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..arguments.selection import select_safest_arguments

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...formats import (
+from ...operators.formats import (
     ADD,
     BMM,
     CONV1D,

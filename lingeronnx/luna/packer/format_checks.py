@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import onnx
 
-from ...formats import (
+from ...operators.formats import (
     ADD,
     AVG_POOL2D,
     BATCH_NORM2D,

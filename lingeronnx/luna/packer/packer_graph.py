@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...alignment import round_up
-from ...formats import CONV1D, CONV2D, PAD
+from ...operators.formats import CONV1D, CONV2D, PAD
 
 __all__ = ["PackerGraph", "PackerStep", "PackerTensor", "map_producers"]
 

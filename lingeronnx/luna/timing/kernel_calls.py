@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...alignment import round_up
-from ...formats import (
+from ...operators.formats import (
     AVG_POOL2D,
     BATCH_NORM2D,
     BMM,

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...graph import ir
 from ...graph.builder import SubgraphBuilder
-from ...ops import can_lower
-from ...ops.data_movement.concat import mark_shared_scale_parts
-from ...ops.layers.conv import ConvGeometry, has_known_shapes
+from ...operators.rules import can_lower
+from ...operators.rules.data_movement.concat import mark_shared_scale_parts
+from ...operators.rules.layers.conv import ConvGeometry, has_known_shapes
 from ...targets import AppliedRewrite, Target
 
 __all__ = [

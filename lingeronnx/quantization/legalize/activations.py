@@ -21,10 +21,10 @@ import math
 
 import numpy as np
 
-from ...formats import BATCH_NORM2D
 from ...graph import ir, operators
-from ...ops.functions.gated_activations import GatedActivation
-from ...ops.functions.sigmoid_tanh import SIGMOID, TANH, check_glu_axis
+from ...operators.formats import BATCH_NORM2D
+from ...operators.rules.functions.gated_activations import GatedActivation
+from ...operators.rules.functions.sigmoid_tanh import SIGMOID, TANH, check_glu_axis
 from ...targets import Target
 from ._base import RewriteBuilder, is_standard_op, split_range
 from .constant_arithmetic import can_apply_batch_norm, emit_batch_norm, is_between_layers

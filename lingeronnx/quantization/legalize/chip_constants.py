@@ -25,11 +25,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...formats import BATCH_NORM2D, CLIP, RELU
 from ...graph import ir
-from ...ops import find_lowering_rule
-from ...ops.functions.activation import get_clip_bounds
-from ...ops.layers.layer_norm import LayerNorm, check_epsilon
+from ...operators.formats import BATCH_NORM2D, CLIP, RELU
+from ...operators.rules import find_lowering_rule
+from ...operators.rules.functions.activation import get_clip_bounds
+from ...operators.rules.layers.layer_norm import LayerNorm, check_epsilon
 from ...targets import Target
 from ..normalize.layers.channel_affine import fold_factor
 from ..normalize.layers.layer_norm import set_layer_norm_epsilon

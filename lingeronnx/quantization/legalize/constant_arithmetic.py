@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...formats import BATCH_NORM2D
 from ...graph import ir, operators
-from ...ops.macs import count_macs
+from ...operators.formats import BATCH_NORM2D
+from ...operators.rules.macs import count_macs
 from ...targets import Target
 from ._base import RewriteBuilder
 

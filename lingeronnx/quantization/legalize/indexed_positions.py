@@ -17,9 +17,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...formats.data_movement.selection import read_constant_slices
 from ...graph import ir
-from ...ops.data_movement.pad import get_pads
+from ...operators.formats.data_movement.selection import read_constant_slices
+from ...operators.rules.data_movement.pad import get_pads
 from ...targets import Target
 from ._base import RewriteBuilder, has_known_sample_shape, is_standard_op
 from .constant_arithmetic import is_between_layers

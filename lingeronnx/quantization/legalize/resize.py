@@ -24,9 +24,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...formats.data_movement.repeat_resize import COORDINATE_TRANSFORMS, nearest_positions
 from ...graph import ir
 from ...graph.attributes import AttributeValue
+from ...operators.formats.data_movement.repeat_resize import (
+    COORDINATE_TRANSFORMS,
+    nearest_positions,
+)
 from ...targets import Target
 from ._base import RewriteBuilder, format_sizes, get_sizes, is_standard_op
 from .constant_arithmetic import is_between_layers

@@ -23,13 +23,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...formats.data_movement.selection import sliced_positions
 from ...graph import ir
 from ...graph.builder import SubgraphBuilder
 from ...graph.detached_nodes import make_detached_node, make_detached_value
-from ...ops import find_lowering_rule
-from ...ops.functions.sigmoid_tanh import SIGMOID, TANH
-from ...ops.layers.recurrent import optional_input_indices
+from ...operators.formats.data_movement.selection import sliced_positions
+from ...operators.rules import find_lowering_rule
+from ...operators.rules.functions.sigmoid_tanh import SIGMOID, TANH
+from ...operators.rules.layers.recurrent import optional_input_indices
 from ...targets import Target
 from ..normalize.layers.linear import declare_linear_function
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph import ir, operators
-from ...ops import is_relu_like
+from ...operators.rules import is_relu_like
 from .rounding import regularize_moments, round_half_to_even, sweep_columns
 
 __all__ = ["compute_block_metric", "minimize_block_error"]

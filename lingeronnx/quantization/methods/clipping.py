@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...graph import ir
-from ...ops import get_weight_values
+from ...operators.rules import get_weight_values
 from ...plan import Affine, Plan
 from ...runtime.runners import FloatRunner
 from ..calibration.calibrators import full_range_scale

@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...graph import ir, operators
-from ...ops import Op
+from ...operators.formats import ADD, AVG_POOL2D, MAX_POOL, RELU
+from ...operators.rules import Op
 from ...runtime.runners import FloatRunner
 from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition, quantized_tensors

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...formats import CLIP
 from ...graph import ir
+from ...operators.formats import CLIP
 from ..partition import Partition
 
 __all__ = ["Factors", "apply_factors", "multiply_factors"]

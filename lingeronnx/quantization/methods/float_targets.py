@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...graph import ir
-from ...ops import is_relu_like
-from ...ops.functions.leaky_relu import get_negative_slopes
+from ...operators.rules import is_relu_like
+from ...operators.rules.functions.leaky_relu import get_negative_slopes
 from ...plan import Affine, Plan
 from ...runtime.memory import trim_memory
 from ...runtime.runners import FloatRunner

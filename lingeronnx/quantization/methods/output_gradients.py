@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...graph import ir, operators
-from ...ops import is_relu_like
+from ...operators.rules import is_relu_like
 from ...runtime.runners import FloatRunner
 from .receptive_fields import MAX_FAN_IN
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ...errors import ConfigError
 from ...escaping import quote_shell
 from ...graph import ir
-from ...ops.macs import count_macs
+from ...operators.rules.macs import count_macs
 from ..prepare.preparation import PreparedModel
 from ..prepare.selectors import select_nodes
 from ..steps.planned_model import PlannedModel

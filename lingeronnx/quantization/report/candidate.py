@@ -12,8 +12,8 @@ import numpy as np
 from ...errors import ConfigError, ConstraintError, DataError, ModelError
 from ...graph import ir
 from ...graph.dynamic_tail import append_tail
-from ...lowering import LoweringResult
-from ...ops import Op
+from ...operators.lowering import LoweringResult
+from ...operators.rules import Op
 from ...runtime.data import Progress
 from ...runtime.input_moments import store_input_moments
 from ...runtime.memory import choose_batch_size, trim_memory

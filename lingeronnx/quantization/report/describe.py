@@ -10,7 +10,7 @@ from pathlib import Path
 from ...files import chip_file_path
 from ...graph import ir
 from ...graph.name_mapping import NameMapping
-from ...ops.chip_part import extract_chip_part, is_host_dequant
+from ...operators.chip_part import extract_chip_part, is_host_dequant
 from ...plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...runtime.program_parts import ProgramPart
 from ...targets import Verdict

@@ -17,7 +17,7 @@ import onnx
 
 from ...graph import ir
 from ...graph.dynamic_tail import DynamicTail
-from ...ops.macs import count_macs_if_known, is_integer_product
+from ...operators.rules.macs import count_macs_if_known, is_integer_product
 from ..partition import Partition
 
 __all__ = ["MacShares", "count_mac_shares", "count_tail_macs"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...graph import ir, operators
 from ...graph.detached_nodes import make_detached_node, make_detached_value
-from ...ops import can_lower
+from ...operators.rules import can_lower
 from ...targets import PLATFORMS, Target
 from ...text import group_by_key
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...deprecation import keep_old_members
-from ...formats import DEQUANT, QUANT
 from ...graph import ir, operators
 from ...graph.name_mapping import NameMapping
-from ...ops.macs import count_macs
+from ...operators.formats import DEQUANT, QUANT
+from ...operators.rules.macs import count_macs
 from ...runtime.program_parts import ProgramPart, split_into_parts
 from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
 

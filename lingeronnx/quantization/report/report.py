@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...graph import ir
-from ...ops.macs import count_macs
+from ...operators.rules.macs import count_macs
 from ...runtime.evaluation import Evaluation
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings

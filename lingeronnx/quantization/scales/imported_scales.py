@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...decibels import ratio_db
-from ...formats import Format
 from ...graph import ir
 from ...interchange.qdq.import_model import ImportedQuantization
-from ...ops import Op, get_weight_values
+from ...operators.formats import Format
+from ...operators.rules import Op, get_weight_values
 from ...plan import Affine, PerAxis, PerGroup, make_grouped_qparams
 from ...plan.power_of_two import floor_power_of_two
 from ...targets import Target

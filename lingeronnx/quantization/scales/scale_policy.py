@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph import ir
-from ...ops import Op
+from ...operators.rules import Op
 from ...plan import Affine
 from ...targets import Target
 from ..calibration.calibrators import choose_affine_qparams, choose_symmetric_scale

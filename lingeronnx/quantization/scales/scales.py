@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...graph import ir
-from ...ops import Op, get_weight_values
+from ...operators.rules import Op, get_weight_values
 from ...plan import Affine, PerAxis, Plan
 from ...plan.power_of_two import floor_power_of_two
 from ...targets import Target

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...formats import CLIP
 from ...graph import ir
 from ...graph.disjoint import DisjointSets
-from ...ops import Op
-from ...ops.functions.activation import get_clip_bounds
+from ...operators.formats import CLIP
+from ...operators.rules import Op
+from ...operators.rules.functions.activation import get_clip_bounds
 from ...targets import Target
 from ..calibration.statistics import Curve, Stats, TensorStats
 from ..partition import Partition

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import ConfigError, suggest_nearest
-from ...formats import Format
 from ...graph import ir
-from ...ops import find_lowering_rule
+from ...operators.formats import Format
+from ...operators.rules import find_lowering_rule
 from ...plan import Affine, PerGroup, Plan
 from ...targets import Target
 from ..lower import check_zero_points

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...graph import ir
-from ...lowering import LoweringResult
-from ...ops.macs import count_macs
+from ...operators.lowering import LoweringResult
+from ...operators.rules.macs import count_macs
 from ..partition import Partition
 from ..report.program import PartReport, ProgramReport
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...graph import ir
-from ...ops.macs import count_macs
+from ...operators.rules.macs import count_macs
 from ...plan import Affine
 from ...runtime.memory import trim_memory
 from ...runtime.metrics import Agreement

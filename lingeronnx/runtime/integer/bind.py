@@ -15,7 +15,9 @@ import numpy as np
 from simulator.kernel import SimulatorError, Step, TensorSpec
 
 from ...errors import ModelError
-from ...formats import (
+from ...graph import ir
+from ...graph.attributes import Attributes
+from ...operators.formats import (
     Format,
     KernelInfo,
     find_nonzero_zero_point,
@@ -23,8 +25,6 @@ from ...formats import (
     read_attributes,
     require_integer_op,
 )
-from ...graph import ir
-from ...graph.attributes import Attributes
 from ...plan import Affine
 from ..runners import FallbackSessionCache, FloatFallback
 from .dialects import ArithmeticSide

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import ConfigError, ModelError
-from ...formats import INTEGER_OPS, Format
 from ...graph import ir
+from ...operators.formats import INTEGER_OPS, Format
 from ...targets import Target
 from ...targets.arithmetic import Arithmetic
 

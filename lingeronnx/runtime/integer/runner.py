@@ -15,9 +15,9 @@ import numpy as np
 from simulator.kernel import SimulatorError, TensorSpec
 
 from ...errors import ConfigError, DataError, ModelError
-from ...formats import QUANT
 from ...graph import ir
 from ...graph.batch_axes import guess_batch_axis
+from ...operators.formats import QUANT
 from ...plan import Affine
 from ...targets import DEFAULT, Target, get_target
 from ...targets.arithmetic import QuantArithmetic

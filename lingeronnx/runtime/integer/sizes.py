@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from simulator.kernel import TensorSpec
 
 from ...errors import ModelError
-from ...formats import Format
 from ...graph import ir
 from ...graph.attributes import Attributes
+from ...operators.formats import Format
 from ...targets import GENERIC
 from .bind import Binder
 from .dialects import ArithmeticSide

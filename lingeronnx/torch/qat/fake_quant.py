@@ -25,9 +25,9 @@ from simulator.kernel import Kernel
 from simulator.kernels.recurrent.layer import RecurrentKernel
 
 from ...errors import ModelError
-from ...extension import get_fake_quantizers
-from ...formats import recurrent
 from ...graph import ir
+from ...operators.extension import get_fake_quantizers
+from ...operators.formats import recurrent
 from .fake_common import FakeQuantContext, FakeQuantizer, subtract_zero_points
 from .fake_recurrent import RECURRENT
 from .fake_sums import SUM_FAKE_QUANTIZERS

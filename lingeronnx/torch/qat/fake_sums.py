@@ -14,7 +14,7 @@ from simulator.fixed_point import Rescale
 from simulator.kernel import TensorSpec
 from simulator.kernels.loops._common import image_size
 
-from ...formats.layers import FloatLinear
+from ...operators.formats.layers import FloatLinear
 from .fake_common import (
     FakeQuantContext,
     FakeQuantizer,

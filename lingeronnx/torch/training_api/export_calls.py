@@ -24,9 +24,9 @@ from torch import nn
 from ...errors import ConfigError, suggest_nearest
 from ...escaping import escape_lines
 from ...files import created_folder, temporary_folder, write_text
-from ...formats import DEQUANT
 from ...graph import ir
 from ...graph.batch_axes import BATCH_AXES_KEY
+from ...operators.formats import DEQUANT
 from ...quantization import QuantizedModel
 from ..exporter.float_export import Exported
 from ..exporter.float_export import export as export_float

@@ -25,7 +25,7 @@ from ...errors import DataError
 from ...escaping import escape_invisible
 from ...files import temporary_folder
 from ...graph import ir
-from ...ops import find_lowering_rule
+from ...operators.rules import find_lowering_rule
 from ...plan import Plan
 from ...quantization import PlannedModel, PreparedModel, plan_model, prepare_model
 from ...quantization.config import QuantConfig

@@ -14,10 +14,10 @@ from onnx import TensorProto, helper
 import lingeronnx as lo
 from lingeronnx.analysis.check import rules
 from lingeronnx.analysis.check.integer_graph import check_integer
-from lingeronnx.formats import INTEGER_OPS
 from lingeronnx.graph import ir
 from lingeronnx.luna import VENUS
-from lingeronnx.ops import format_limit_rule
+from lingeronnx.operators.formats import INTEGER_OPS
+from lingeronnx.operators.rules import format_limit_rule
 from lingeronnx.targets import PLATFORMS
 from tests.each import check_each
 

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.ops import find_lowering_rule
+from lingeronnx.operators.rules import find_lowering_rule
 from lingeronnx.plan import Affine, PerAxis, Plan
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.quantization.partition import Partition

@@ -12,7 +12,7 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
 from lingeronnx.luna import VENUS
-from lingeronnx.ops.layers.pool import is_lowered_to_linear
+from lingeronnx.operators.rules.layers.pool import is_lowered_to_linear
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.quantization.scales import group_shared_scales, legalize

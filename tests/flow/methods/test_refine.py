@@ -5,7 +5,7 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.luna import VENUS
-from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.methods.refine import RefinementOptions

@@ -12,7 +12,7 @@ from lingeronnx import api
 from lingeronnx.analysis.check.packer_file import check_packed
 from lingeronnx.deployment.c_program import host_source
 from lingeronnx.graph import ir
-from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.packer import judge

@@ -8,7 +8,7 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.name_mapping import apply_file_names
 from lingeronnx.luna.evaluation import evaluate_graph
-from lingeronnx.ops.chip_part import extract_chip_part
+from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.targets import get_target
 from tests import nets
 from tests.packer import judge

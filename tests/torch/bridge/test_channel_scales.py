@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
+from lingeronnx.operators.formats.layers import FloatLinear
 from lingeronnx.quantization.lower import extract_plan, lower
 from lingeronnx.targets import GENERIC
 from simulator import kernels as k

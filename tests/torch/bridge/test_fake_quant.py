@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-import lingeronnx.formats
+import lingeronnx.operators.formats
 from lingeronnx.errors import ModelError
-from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
+from lingeronnx.operators.formats.layers import FloatLinear
 from lingeronnx.runtime.integer.runner import IntegerRunner
 from lingeronnx.runtime.runners import FloatFallback
 from lingeronnx.runtime.session import Session
@@ -38,7 +38,7 @@ from tests.torch.bridge.fake_quant_checks import equal, tensor
 
 def kernels():
     """Return every kernel class that there is, by looking for subclasses in all modules."""
-    for package in (k, lingeronnx.formats):
+    for package in (k, lingeronnx.operators.formats):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     waiting, seen = [Kernel], set()

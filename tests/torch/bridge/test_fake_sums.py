@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.errors import ModelError
-from lingeronnx.formats.layers import FloatLinear
+from lingeronnx.operators.formats.layers import FloatLinear
 from simulator import kernels as k
 from simulator.fixed_point import Rescale
 from tests.simulator.helpers import SEEDS, integers

@@ -32,7 +32,7 @@ from simulator import kernels as k
 from simulator.fixed_point import ChainedRescale, Rescale
 from simulator.kernel import Kernel
 
-from ....formats.layers import FloatLinear
+from ....operators.formats.layers import FloatLinear
 from .layers import max_magnitude
 from .nodes import NotExactError
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....errors import ModelError
-from ....formats import DEQUANT, read_attributes
 from ....graph import ir, operators
+from ....operators.formats import DEQUANT, read_attributes
 from ....plan import Affine
 from ....runtime.data.inputs import InputSpec
 from ....runtime.integer.runner import IntegerRunner

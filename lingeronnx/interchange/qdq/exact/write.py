@@ -21,11 +21,11 @@ from simulator import kernels as k
 from simulator.kernel import Kernel
 
 from ....errors import ModelError
-from ....formats import DEQUANT, QUANT, Format
-from ....formats.float_model import FloatNodeBuilder
-from ....formats.layers import FloatLinear, WeightedIntegerOp
 from ....graph import ir
 from ....graph.attributes import get_number, get_scales
+from ....operators.formats import DEQUANT, QUANT, Format
+from ....operators.formats.float_model import FloatNodeBuilder
+from ....operators.formats.layers import FloatLinear, WeightedIntegerOp
 from ....plan import Affine
 from ....runtime.integer.bind import bind_kernel
 from ..qdq_writer import QdqGraph, QdqWriter

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ....formats import QUANT, RESHAPE, TRANSPOSE
 from ....graph import ir
 from ....graph.detached_nodes import make_detached_node, make_detached_value
+from ....operators.formats import QUANT, RESHAPE, TRANSPOSE
 from ....targets import Target
 from ...packer.limits.limit_tables import get_layer_limits
 from ..node_builders import make_concat, make_slice

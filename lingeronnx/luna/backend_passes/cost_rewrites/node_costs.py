@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....formats import CONCAT, SLICE, TRANSPOSE
 from ....graph import ir
+from ....operators.formats import CONCAT, SLICE, TRANSPOSE
 from ...kernel_costs import KernelCosts
 from ...timing import estimate_max_cycles
 from ...timing.kernel_calls import Operand, TimingNode

@@ -13,7 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ....formats import (
+from ....graph import ir
+from ....operators.formats import (
     ADD,
     AVG_POOL2D,
     BATCH_NORM2D,
@@ -25,7 +26,6 @@ from ....formats import (
     TANH,
     find_integer_op,
 )
-from ....graph import ir
 
 __all__ = [
     "WINDOW_OPERATORS",

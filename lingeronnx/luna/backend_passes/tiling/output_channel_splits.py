@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 
 from ....alignment import round_up
-from ....formats import CONV2D
-from ....formats.data_movement.selection import sliced_positions
 from ....graph import ir
+from ....operators.formats import CONV2D
+from ....operators.formats.data_movement.selection import sliced_positions
 from ....targets._target import AppliedRewrite
 from ...packer.options import PackerOptions
 from ...packer_profile import PackerProfile, get_packer_profile

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ....formats import CONCAT
-from ....formats.data_movement.selection import sliced_positions
 from ....graph import ir
+from ....operators.formats import CONCAT
+from ....operators.formats.data_movement.selection import sliced_positions
 from .cascades import WINDOW_OPERATORS, Cascade, RowRange, axis_length
 
 __all__ = ["merge_tiled_windows"]

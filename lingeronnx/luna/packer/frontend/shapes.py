@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ....formats import (
+from ....operators.formats import (
     AVG_POOL2D,
     BMM,
     CONCAT,

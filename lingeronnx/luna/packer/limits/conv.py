@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 from ....alignment import round_up
-from ....formats import QUANT
 from ....graph import ir
-from ....ops.layers.conv import ConvGeometry, has_known_shapes
+from ....operators.formats import QUANT
+from ....operators.rules.layers.conv import ConvGeometry, has_known_shapes
 from ....targets import Target
 from ...packer_profile import ConvPackerLimits, get_packer_profile
 from ..assumptions import unmeasured

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from ....formats import (
+from ....operators.formats import (
     ADD,
     AVG_POOL2D,
     BMM,

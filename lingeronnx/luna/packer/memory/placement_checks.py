@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from ....alignment import round_up
-from ....formats import (
+from ....operators.formats import (
     ADD,
     BATCH_NORM2D,
     CONCAT,

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ....alignment import round_up
-from ....formats import (
+from ....operators.formats import (
     ADD,
     AVG_POOL2D,
     BATCH_NORM2D,

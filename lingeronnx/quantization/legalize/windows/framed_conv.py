@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....graph import ir
-from ....ops import can_lower, find_lowering_rule
-from ....ops.layers.conv import ConvGeometry
+from ....operators.rules import can_lower, find_lowering_rule
+from ....operators.rules.layers.conv import ConvGeometry
 from ....targets import Target
 from ...normalize.layers.linear import declare_linear_function
 from .._base import RewriteBuilder, get_constant_bias, match_conv

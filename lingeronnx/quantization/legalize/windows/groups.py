@@ -17,7 +17,7 @@ import numpy as np
 
 from ....graph import ir
 from ....graph.attributes import AttributeValue
-from ....ops import find_lowering_rule
+from ....operators.rules import find_lowering_rule
 from ....targets import Target
 from .._base import RewriteBuilder, get_constant_bias, match_conv
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....formats import CONV1D
 from ....graph import ir
-from ....ops.layers.conv import ConvGeometry
+from ....operators.formats import CONV1D
+from ....operators.rules.layers.conv import ConvGeometry
 from ....targets import Target
 from ....targets.limits import ConvLimits
 from .._base import (

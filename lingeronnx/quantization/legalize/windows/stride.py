@@ -21,7 +21,7 @@ import numpy as np
 
 from ....graph import ir
 from ....graph.attributes import AttributeValue
-from ....ops.layers.conv import ConvGeometry
+from ....operators.rules.layers.conv import ConvGeometry
 from ....targets import Target
 from .._base import RewriteBuilder, format_sizes, get_sizes, match_conv
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ....graph import ir, operators
 from ....graph.attributes import AttributeValue
 from ....graph.detached_nodes import make_detached_node, make_detached_value
-from ....ops import find_lowering_rule
+from ....operators.rules import find_lowering_rule
 from ....targets import Target
 from .._base import RewriteBuilder, format_sizes, split_range
 

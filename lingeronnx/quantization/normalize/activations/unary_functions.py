@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....graph import ir, operators
-from ....ops import is_table_only
-from ....ops.functions.lookup_table import evaluate_float_node, evaluate_node
+from ....operators.rules import is_table_only
+from ....operators.rules.functions.lookup_table import evaluate_float_node, evaluate_node
 from .._pass import PassResult, SkipReason
 
 #: Operators that need a lookup table: a composition with one of them becomes one table.

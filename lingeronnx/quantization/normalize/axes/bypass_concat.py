@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from ....formats.data_movement.selection import sliced_positions
 from ....graph import ir
+from ....operators.formats.data_movement.selection import sliced_positions
 from .._pass import PassResult, SkipReason
 
 __all__ = ["bypass_concat"]

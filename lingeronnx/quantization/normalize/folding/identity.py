@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ....graph import ir, operators
-from ....ops.functions.activation import get_clip_bounds
+from ....operators.rules.functions.activation import get_clip_bounds
 from .._pass import PassResult, SkipReason
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....graph import ir, operators
-from ....ops.layers.batch_norm import fold_batch_norm_parameters
+from ....operators.rules.layers.batch_norm import fold_batch_norm_parameters
 from .._pass import PassResult, SkipReason
 from .weight_layers import fold_affine_into_layer_inputs, is_weight_layer
 

@@ -10,7 +10,7 @@ all samples are constants [1, 1, H]. Functions with additional inputs always ret
 The other outputs of the ONNX operator are derived from y, h and c: Y by a Concat of the directions
 and Transposes, Y_h by a Slice of the last step (the first step of the reverse direction), or from h
 if there are lengths. The Transposes cancel with those of exporters (`cancel_transposes`).
-`ops.layers.recurrent.explain_unsupported` tells which nodes remain unchanged.
+`operators.rules.layers.recurrent.explain_unsupported` tells which nodes remain unchanged.
 
 onnxruntime does not run layout 1 (batch first) of the standard operators: `convert_to_time_first`
 converts it to layout 0.
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....formats.data_movement.selection import sliced_positions
 from ....graph import ir, operators
-from ....ops.layers.recurrent import (
+from ....operators.formats.data_movement.selection import sliced_positions
+from ....operators.rules.layers.recurrent import (
     explain_unsupported,
     get_directions,
     has_full_length_sequences,

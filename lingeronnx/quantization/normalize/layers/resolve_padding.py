@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....graph import ir, operators
-from ....ops import is_relu_like
+from ....operators.rules import is_relu_like
 from .._pass import PassResult, SkipReason
 
 _WINDOWED_OPS = operators.WINDOWED_OPS - {"ConvTranspose"}

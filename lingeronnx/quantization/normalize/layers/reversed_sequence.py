@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....formats.data_movement.selection import sliced_positions
 from ....graph import ir
-from ....ops.layers.recurrent import optional_input_indices
+from ....operators.formats.data_movement.selection import sliced_positions
+from ....operators.rules.layers.recurrent import optional_input_indices
 from .._pass import PassResult, SkipReason
 
 __all__ = ["fold_sequence_reversal"]

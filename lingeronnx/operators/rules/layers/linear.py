@@ -1,0 +1,115 @@
+"""Fully connected layer: LinearInt, ``y = sat(rescale(x W^T + b))``, weight [O, I]."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....graph import ir
+from ....graph.attributes import AttributeValue
+from ....plan import PerGroup
+from ....targets import Target
+from ... import formats
+from ...formats.layers import accumulator_scale
+from ...lowering import LoweringContext
+from .._base import Violation
+from .conv import WeightLayer
+
+__all__ = ["LINEAR", "Linear"]
+
+
+class Linear(WeightLayer):
+    """Fully connected layer with a constant weight."""
+
+    integer_op = formats.LINEAR
+    floats = ((ir.FUNCTION_DOMAIN, "Linear"),)
+    allows_wide_output = True
+
+    def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
+        """Return the limits of `target` that an integer `node` violates.
+
+        None for a float (function) node. A float layer may have any rank, since it is reshaped when
+        it is lowered.
+        """
+        return [] if node.domain == ir.FUNCTION_DOMAIN else super().find_violations(node, target)
+
+    def macs(self, node: ir.Node) -> int:
+        """Return the output elements of a sample times the inputs (times 1 for a diagonal weight).
+
+        Unknown dimensions count as 1.
+        """
+        output, weight = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
+        inner = 1 if _is_diagonal(node) else int(weight[1] or 1)
+        return math.prod(int(dim or 1) for dim in output[1:]) * inner
+
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
+        """Emit LinearInt into `context`, without an output scale if the output is to be float.
+
+        A bias of zeros is omitted. The uint8 factors of a weight with scales per group are the last
+        input. If the output has more axes than the target's limit, all between batch and last are
+        merged by Reshapes around it.
+        """
+        bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+        o = None if context.has_float_output(node) else context.output_qparams(node)
+        attrs = formats.LINEAR.make_qparams_attributes(
+            context.input_qparams(node, 0), context.input_qparams(node, 1), o
+        )
+        inputs: list[ir.Value | None] = [
+            context.get_integer_input(node, 0),
+            context.weight(node, 1),
+        ]
+        if bias is not None and np.any(bias):
+            inputs += context.bias(node, 2, accumulator_scale(attrs))
+        weight_qparams = context.input_qparams(node, 1)
+        if isinstance(weight_qparams.granularity, PerGroup):
+            if len(inputs) == 2:
+                inputs.append(None)  # no bias
+            factors = weight_qparams.factors[1].astype(np.uint8)
+            inputs.append(context.array(f"{ir.input_name(node, 1)}_factors", factors))
+        shape = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])]
+        limits = context.target.linear_limits
+        if limits is None or len(shape) <= limits.rank:
+            context.emit(formats.LINEAR, node, inputs, attrs)
+            return
+        self._emit_rows(node, context, inputs, attrs, shape)
+
+    @staticmethod
+    def _emit_rows(
+        node: ir.Node,
+        context: LoweringContext,
+        inputs: list[ir.Value | None],
+        attrs: dict[str, AttributeValue],
+        shape: list[int],
+    ) -> None:
+        """Emit LinearInt on [1, rows, inputs] between two Reshapes, into `context`.
+
+        `inputs` are value, weight and bias of the LinearInt, `attrs` its attributes, and `shape` is
+        the output shape of `node`, whose axes between the first and the last are merged.
+        """
+        rows, base = [1, math.prod(shape[1:-1])], ir.output_name(node)
+        flat_shape = [*rows, int(ir.require_shape(node.inputs[0])[-1] or 1)]
+        target = context.array(f"{base}_flat_shape", np.array(flat_shape, np.int64))
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
+        flat = context.emit_intermediate(
+            formats.RESHAPE, node, "flat", [inputs[0], target], {}, flat_shape, x
+        )
+        value = context.emit_intermediate(
+            formats.LINEAR, node, "rows", [flat, *inputs[1:]], attrs, [*rows, shape[-1]], o
+        )
+        target = context.array(f"{base}_shape", np.array([1, *shape[1:]], np.int64))
+        context.emit(formats.RESHAPE, node, [value, target], {})
+
+
+def _is_diagonal(node: ir.Node) -> bool:
+    """Whether the weight of `node` is a constant square diagonal matrix of at least 2 rows.
+
+    It then has one factor per element.
+    """
+    weight = ir.const_value(node.inputs[1])
+    if weight is None or weight.ndim != 2 or not 1 < len(weight) == weight.shape[1]:
+        return False
+    return np.count_nonzero(weight) == np.count_nonzero(np.diagonal(weight))
+
+
+LINEAR = Linear()
