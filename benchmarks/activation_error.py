@@ -29,8 +29,8 @@ from onnx import helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lingeronnx.files import write_text
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine, Plan
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.runtime.session import Session

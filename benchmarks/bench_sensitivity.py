@@ -61,7 +61,7 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
     from lingeronnx.analysis.sensitivity.sensitivity import load_evaluation_data, sensitivity
     from lingeronnx.analysis.sensitivity.trial import RoundedSet
     from lingeronnx.analysis.sensitivity.trial_runs import BlockTrials, choose_block_size
-    from lingeronnx.graph import ir
+    from lingeronnx.ir import ir
     from lingeronnx.quantization import plan_model, prepare_model
     from lingeronnx.runtime.cluster import map_jobs
     from lingeronnx.runtime.runners import open_ort_session
@@ -125,7 +125,7 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
 
 def make_sampler(model: Path, samples: int) -> Callable[[], Iterator[dict[str, np.ndarray]]]:
     """Return a function that draws samples for `model`, 32 at a time."""
-    from lingeronnx.graph import ir
+    from lingeronnx.ir import ir
     from lingeronnx.quantization import generate_synthetic_inputs
     from lingeronnx.runtime.runners import get_input_specs
 

@@ -378,7 +378,7 @@ def find_operator_lists(checkout: Checkout) -> Iterator[Violation]:
             if not reasons:
                 message = (
                     f"{each.owner} lists {', '.join(each.names)}; "
-                    "ask lingeronnx/graph/operators.py, or give a reason in operator_names.REASONS"
+                    "ask lingeronnx/ir/float_ops.py, or give a reason in operator_names.REASONS"
                 )
                 yield Violation(file.path, each.line, message)
     for prefix in sorted(unused):

@@ -29,8 +29,8 @@ import numpy as np
 from version_models import Entry, iterate_entries
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
-from lingeronnx.graph.name_mapping import apply_file_names
+from lingeronnx.ir import ir
+from lingeronnx.ir.name_mapping import apply_file_names
 from lingeronnx.luna.arguments.selection import (
     select_fastest_arguments,
     select_safest_arguments,

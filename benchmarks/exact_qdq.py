@@ -27,13 +27,13 @@ import numpy as np
 from model_cases import CASES, add_folder_arguments
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.exact.verification import (
     output_qparams,
     outputs_match,
     random_feeds,
 )
 from lingeronnx.interchange.qdq.exact.write import write_exact
+from lingeronnx.ir import ir
 from lingeronnx.runtime.data import Data
 
 _ROOT = Path(__file__).parents[1]

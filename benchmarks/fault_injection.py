@@ -21,7 +21,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from lingeronnx.analysis.compare.compare import compare
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import apply_external_plan, plan_model, prepare_model
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.scales import group_shared_scales

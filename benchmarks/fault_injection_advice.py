@@ -50,7 +50,7 @@ from benchmarks.fault_injection import (
 )
 from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.decibels import ratio_db
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 
 _SUFFICIENT_SQNR_DB = 60.0  # dB that count

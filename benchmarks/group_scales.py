@@ -25,7 +25,7 @@ from typing import Any
 from model_cases import CASES, Case, add_folder_arguments
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.scales import group_scales
 from lingeronnx.runtime.data import Data
 

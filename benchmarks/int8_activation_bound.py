@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import build_quantized_model, plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.scales import group_shared_scales
 from lingeronnx.quantization.scales.fake_quant import build_fake_quantized_graph

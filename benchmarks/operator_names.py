@@ -1,6 +1,6 @@
 """Find collections of ONNX operator names in a syntax tree, and list the ones that may stay.
 
-Facts about operators belong into one table, `lingeronnx/graph/operators.py`. A second list of names
+Facts about operators belong into one table, `lingeronnx/ir/float_ops.py`. A second list of names
 drifts away from it, so each list elsewhere needs a reason in `REASONS`.
 
 A collection has at least `MIN_NAMES` different names. It is a tuple, list, set or dict (its keys),
@@ -22,12 +22,12 @@ MIN_NAMES = 3
 
 #: Prefix of `path:owner` of a collection -> why it states no fact about operators.
 REASONS = {
-    "lingeronnx/graph/operators.py:OPERATORS": "the table itself",
-    "lingeronnx/graph/operators.py:ACTIVATION_SUBSTITUTES": (
+    "lingeronnx/ir/float_ops.py:OPERATORS": "the table itself",
+    "lingeronnx/ir/float_ops.py:ACTIVATION_SUBSTITUTES": (
         "which activation is trained instead of which"
     ),
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
-    "lingeronnx/graph/attributes.py:_MAY_BE_INFINITE": "attributes, with the operators that have them",
+    "lingeronnx/ir/attributes.py:_MAY_BE_INFINITE": "attributes, with the operators that have them",
     "lingeronnx/quantization/trials/host_offload.py:_FRONT_OPS": (
         "a heuristic for front ends; trials decide"
     ),
@@ -36,8 +36,8 @@ REASONS = {
     "lingeronnx/quantization/normalize/folding/scalar_inputs.py:_COMPARISON_SIDES": (
         "which operand of each is larger"
     ),
-    "lingeronnx/graph/weight_values.py:_ROLES": "which inputs each operator multiplies and adds",
-    "lingeronnx/graph/weight_values.py:_TRANSPARENT_OPS": (
+    "lingeronnx/ir/weight_values.py:_ROLES": "which inputs each operator multiplies and adds",
+    "lingeronnx/ir/weight_values.py:_TRANSPARENT_OPS": (
         "which inputs of each operator reach its output element by element"
     ),
     "lingeronnx/operators/rules/macs.py:_INTEGER_PRODUCTS": "counted as integer work of the host",

@@ -26,7 +26,7 @@ from typing import Any
 import lingeronnx as lo
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import evaluation
 from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.targets import get_target

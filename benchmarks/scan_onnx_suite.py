@@ -31,7 +31,7 @@ from onnx_suite import Model, node_models, stored_models
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import LingerOnnxError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.rules import find_lowering_rule
 from lingeronnx.targets import PLATFORMS, Target
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.packability_agreement import Model
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 
 STATES = {"LSTM": {"h_out": "h", "c_out": "c"}, "GRU": {"h_out": "h"}}

@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from .errors import RepairError as RepairError
     from .interchange.qdq.encodings import Encodings as Encodings
     from .interchange.qdq.encodings import read_plan as read_plan
+    from .ir.plan import Affine as Affine
+    from .ir.plan import Plan as Plan
     from .operators.extension import extended as extended
     from .operators.reference import reference_ops as reference_ops
     from .operators.rules import Violation as Violation
     from .operators.schemas import check_model as check_model
     from .operators.schemas import register_schemas as register_schemas
-    from .plan import Affine as Affine
-    from .plan import Plan as Plan
     from .quantization import QuantizedModel as QuantizedModel
     from .quantization.config import QuantConfig as QuantConfig
     from .runtime.data.pictures import Pictures as Pictures
@@ -88,8 +88,8 @@ _HOME = {
     "LingerOnnxError": "errors",
     "ModelError": "errors",
     "Pictures": "runtime.data.pictures",
-    "Plan": "plan",
-    "Affine": "plan",
+    "Plan": "ir.plan",
+    "Affine": "ir.plan",
     "QuantConfig": "quantization.config",
     "QuantizedModel": "quantization",
     "RepairError": "errors",

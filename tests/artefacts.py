@@ -33,7 +33,7 @@ import numpy as np
 import onnx
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import QuantizedModel
 from tests import nets
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 from tests.artefacts import quantized
 from tests.packer import judge

@@ -20,7 +20,7 @@ from typing import Any
 
 import lingeronnx as lo
 from benchmarks.model_cases import CASES
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.packer import judge
 
 from .table import Case

@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import float_fallbacks
 from lingeronnx.runtime.runners.batching import Batching
 

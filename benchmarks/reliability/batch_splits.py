@@ -28,7 +28,7 @@ from onnx import helper
 
 import lingeronnx as lo
 from lingeronnx.errors import LingerOnnxError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from simulator.instruction_sets import INSTRUCTION_SETS, is_supported_by_host
 
 _BATCH = 17

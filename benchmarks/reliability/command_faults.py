@@ -556,7 +556,7 @@ def run_concurrently(place: FaultSandbox, row: Row) -> None:
 def inputs(folder: Path) -> None:
     """Write models and data, old and new, into `folder`."""
     import lingeronnx as lo
-    from lingeronnx.graph import ir
+    from lingeronnx.ir import ir
 
     folder.mkdir(parents=True)
     model = onnx.parser.parse_model(TINY)

@@ -43,7 +43,7 @@ small (float[N, 3, 6, 6] x) => (float[N, 3, 3, 3] y) {
 }
 ''')
 data = np.random.default_rng(0).standard_normal((8, 3, 6, 6)).astype(np.float32)
-lo.quantize(lo.graph.ir.from_proto(model), data, platform="generic").save(sys.argv[1])
+lo.quantize(lo.ir.ir.from_proto(model), data, platform="generic").save(sys.argv[1])
 """
 
 

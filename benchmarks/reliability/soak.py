@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 
 _CHECK_COUNT = 100  # how often memory is looked at
 _SETTLED = 0.1  # share of the turns after which caches are full

@@ -36,7 +36,7 @@ ONNXRUNTIME_VARIANTS = ("float32", "u8s8", "s8s8")
 def integer_graph(net: Net) -> Any:
     """Return what lingeronnx makes of the net, and its multiply-accumulates for a sample."""
     import lingeronnx as lo
-    from lingeronnx.graph import ir
+    from lingeronnx.ir import ir
     from lingeronnx.operators.rules.macs import count_macs
     from lingeronnx.quantization import normalize_model
     from lingeronnx.targets import get_target

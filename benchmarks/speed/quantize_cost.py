@@ -39,7 +39,7 @@ def write(model: str, calib: str, count: int, folder: str) -> None:
     """Write the first `count` samples of `calib` to files, from the beginning again where there are fewer."""
     import numpy as np
 
-    from lingeronnx.graph import ir
+    from lingeronnx.ir import ir
     from lingeronnx.runtime.data import Data
     from lingeronnx.runtime.runners import get_input_specs
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import ConfigError, split_words
 from ..files import read_user_file, write_text
-from ..graph import ir
+from ..ir import ir
 from ..runtime.integer.runner import detect_target
 from ..runtime.program_parts import split_into_parts
 from ..targets import LatencyOptions, Target, get_target

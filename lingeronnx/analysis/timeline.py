@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import ConfigError, split_words
 from ..files import write_text
-from ..graph import ir
+from ..ir import ir
 from ..runtime.integer.runner import detect_target
 from ..runtime.program_parts import ProgramPart, split_into_parts
 from ..targets import CallLatency, LatencyOptions, Target, get_target

@@ -33,10 +33,10 @@ from ..deployment import Deployment, Verification, check_folder, verify
 from ..deployment import deploy as deploy_graph
 from ..errors import ConfigError, ConstraintError, DataError
 from ..files import write_text
-from ..graph import ir
-from ..graph.name_mapping import restore_user_names
 from ..interchange.qdq.import_model import is_quantized
 from ..interchange.qdq.qdq_writer import PLATFORM_KEY
+from ..ir import ir
+from ..ir.name_mapping import restore_user_names
 from ..operators.formats.node_validation import check_nodes
 from ..quantization import QuantizedModel, require_calibrated_scales, require_data
 from ..runtime.data import Progress

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, suggest_nearest
-from ..graph import ir
 from ..interchange.qdq.encodings import Encodings
+from ..ir import ir
 from ..quantization import (
     PlannedModel,
     QuantizedModel,

@@ -16,9 +16,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from ..errors import ConfigError
-from ..graph import ir
 from ..interchange.qdq.encodings import Encodings
-from ..plan import Plan
+from ..ir import ir
+from ..ir.plan import Plan
 from ..quantization import (
     Candidate,
     PreparedModel,

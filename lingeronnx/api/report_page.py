@@ -23,7 +23,7 @@ from ..analysis.sensitivity.page import load_sensitivity_section
 from ..errors import ConfigError
 from ..escaping import escape_html
 from ..files import created_folder, write_text
-from ..graph import ir
+from ..ir import ir
 from ..json_values import to_json_value
 from ..pages import PageSection, components, render_page
 from ..quantization import QuantizedModel

@@ -20,7 +20,7 @@ from ..text import difference_unit, format_decibels, format_value
 if TYPE_CHECKING:
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
     from ..deployment import TensorDifference
-    from ..plan import Affine
+    from ..ir.plan import Affine
     from ..runtime.dump import TensorSummary
     from .rich_console import EscapingConsole
 

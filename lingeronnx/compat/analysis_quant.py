@@ -14,7 +14,7 @@ from ..analysis.sensitivity.ranking import Sensitivity
 from ..analysis.sensitivity.sensitivity import sensitivity
 from ..errors import ConfigError
 from ..files import ensure_folder, write_text
-from ..graph import ir
+from ..ir import ir
 from ..quantization import require_data
 from ..text import format_table
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeGuard
 
 import numpy as np
 
-from ..graph import ir
+from ..ir import ir
 from ..quantization import QuantizedModel
 from ..runtime.session import Session
 

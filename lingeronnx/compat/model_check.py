@@ -11,7 +11,7 @@ from ..analysis.check.structure import RESULT_FILE, Structure
 from ..errors import ConfigError
 from ..escaping import escape_invisible
 from ..files import ensure_folder, temporary_folder, write_text
-from ..graph import ir
+from ..ir import ir
 from ..operators.rules import Violation
 from ..quantization import QuantizedModel
 from ..runtime.session import Session

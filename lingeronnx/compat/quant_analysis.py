@@ -15,7 +15,7 @@ from ..analysis.profile.recording import compare_kept
 from ..analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivity
 from ..errors import ConfigError, DataError
 from ..files import ensure_folder
-from ..graph import ir
+from ..ir import ir
 from ..quantization import QuantizedModel
 from ..quantization.lower import extract_plan
 from ..runtime.data import Data

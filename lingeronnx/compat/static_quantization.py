@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import onnx
 
 from ..errors import ConfigError, suggest_nearest
-from ..graph import ir
+from ..ir import ir
 from ..targets import GENERIC
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from ..graph import ir
+from ..ir import ir
 from ..runtime.program_parts import ProgramPart
 
 __all__ = ["CanonicalPart", "canonicalize_part", "find_equal_parts"]

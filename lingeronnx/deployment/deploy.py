@@ -27,8 +27,8 @@ from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
 from ..escaping import make_c_identifier
 from ..files import DEPLOYMENT_VERSION, replace_folder, resolve_path, write_text
-from ..graph import ir
-from ..plan.synthetic_calibration import collect_calibration_warnings
+from ..ir import ir
+from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..quantization import generate_synthetic_inputs
 from ..runtime.streaming import CallCount
 from ..targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions

@@ -12,7 +12,7 @@ import onnx
 from ..errors import ConfigError, ConstraintError
 from ..escaping import escape_comment
 from ..files import write_text
-from ..graph import ir, onnx_file
+from ..ir import ir, onnx_file
 from ..runtime.parts_runner import PartRun, PartsRunner
 from ..runtime.program_parts import PartitionedProgram, ProgramPart, split_into_parts
 from ..targets import DEFAULT_LATENCY_OPTIONS, CallLatency, LatencyOptions, PackerArguments, Target

@@ -18,7 +18,7 @@ import onnx
 from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
-from ..graph import ir
+from ..ir import ir
 from ..runtime.parts_runner import PartRun
 from ..runtime.program_parts import ProgramPart
 from ..runtime.runners import FloatRunner

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from ..errors import LingerOnnxError
-from ..graph import ir
+from ..ir import ir
 from ..runtime.integer.runner import IntegerRunner
 from .simulation import SimulatedGraph
 

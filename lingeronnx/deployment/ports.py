@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ConstraintError
-from ..graph import ir
+from ..ir import ir
 from ..operators.formats import DEQUANT, QUANT, find_integer_op
 from .simulation import SampleRun
 from .value_tracing import trace_moved_value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..graph import ir, operators
+from ..ir import float_ops, ir
 
 __all__ = ["trace_moved_value"]
 
@@ -27,7 +27,7 @@ def trace_moved_value(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) ->
         itself if no such node produces it.
     """
     while (node := ir.producer(value)) is not None:
-        if node.op_type not in operators.PERMUTATION_OPS or node.domain != "":
+        if node.op_type not in float_ops.PERMUTATION_OPS or node.domain != "":
             return value
         source = ir.require_input(node)
         if node.op_type == "Transpose" and not _is_order_preserving(

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import ConfigError, ModelError
-from ..graph import ir
+from ..ir import ir
+from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..operators.formats import (
     is_quantized_domain,
 )
-from ..plan.synthetic_calibration import collect_calibration_warnings
 from ..runtime.integer.dialects import detect_dialect
 from ..runtime.integer.runner import detect_target
 from ..runtime.provenance import (

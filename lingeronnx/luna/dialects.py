@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
-from ..graph import ir
+from ..ir import ir
+from ..ir.plan import Affine
 from ..operators.formats import (
     ATTRIBUTE_RENAMES,
     AVG_POOL2D,
@@ -33,7 +34,6 @@ from ..operators.formats import (
     is_quantized_domain,
 )
 from ..operators.formats.normalization import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
-from ..plan import Affine
 from ..targets._target import Target
 from ..targets.arithmetic import LutArithmetic, TableInputRule
 from ..text import merge_similar_lines

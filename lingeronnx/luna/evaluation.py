@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from ..graph import ir
-from ..graph.detached_nodes import make_detached_node, make_detached_value
 from ..hashing import hash_framed_parts
+from ..ir import ir
+from ..ir.detached_nodes import make_detached_node, make_detached_value
 from ..targets import PLATFORMS, Target
 from ..targets._target import format_limit_rule
 from ..targets.latency import Latency

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from ..graph import ir
+from ..ir import ir
 from ..operators.rules.layers.layer_norm import has_short_rows, needs_rank3_rows
 from ..operators.rules.layers.pool import is_lowered_to_linear
 from ..targets._target import Target

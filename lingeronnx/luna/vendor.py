@@ -16,8 +16,8 @@ from .packer_profile import PackerVendor
 if TYPE_CHECKING:
     import onnx
 
-    from ..graph import ir
-    from ..graph.name_mapping import NameMapping
+    from ..ir import ir
+    from ..ir.name_mapping import NameMapping
     from ..targets.board_profile import BoardProfile
     from ..targets.timing_calibration import TimingCalibration
 

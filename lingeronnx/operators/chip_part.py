@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from ..graph import ir
+from ..ir import ir
 from ..targets import Target
 from .formats import DEQUANT, QUANT, find_integer_op, is_quantized_domain
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InternalError, ModelError
-from ..graph import ir
-from ..graph.batch_axes import BATCH_AXES_KEY
-from ..plan import (
+from ..ir import ir
+from ..ir.batch_axes import BATCH_AXES_KEY
+from ..ir.plan import (
     Affine,
     ArrayTransform,
     ConstantSource,
@@ -26,8 +26,8 @@ from ..plan import (
     identity_transform,
     make_bias_qparams,
 )
-from ..plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
-from ..plan.synthetic_calibration import SYNTHETIC_VALUE
+from ..ir.plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
+from ..ir.plan.synthetic_calibration import SYNTHETIC_VALUE
 from ..targets import Target
 from .formats import DEQUANT, QUANT, REQUANT, Format
 from .formats.float_model import integer_storage_type

@@ -25,7 +25,7 @@ import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
 from ..errors import ModelError, suggest_nearest
-from ..graph import ir, onnx_file
+from ..ir import ir, onnx_file
 from .formats import (
     ATTRIBUTE_RENAMES,
     DEQUANT,

@@ -13,12 +13,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph import ir
-from ..graph.disjoint import DisjointSets
+from ..ir import ir
+from ..ir.disjoint import DisjointSets
+from ..ir.plan.power_of_two import floor_power_of_two
 from ..operators.formats import CLIP
 from ..operators.rules.functions.activation import can_compose_clip, get_clip_bounds
 from ..operators.rules.macs import count_macs
-from ..plan.power_of_two import floor_power_of_two
 from ..targets import Target
 from .partition import (
     Partition,

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, ModelError
-from ..graph import ir
-from ..graph.attributes import AttributeValue, get_number
+from ..ir import ir
+from ..ir.attributes import AttributeValue, get_number
+from ..ir.plan import Affine, Plan, Transform
+from ..ir.plan.synthetic_calibration import is_synthetic
 from ..operators.formats import (
     REQUANT,
     Format,
@@ -21,8 +23,6 @@ from ..operators.formats import (
     read_attributes,
 )
 from ..operators.lowering import LoweringContext, LoweringResult
-from ..plan import Affine, Plan, Transform
-from ..plan.synthetic_calibration import is_synthetic
 from ..runtime.provenance import load_quantize_settings, map_to_float_names
 from ..targets import DEFAULT, Target
 from .partition import Partition

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import ConstraintError
-from ..graph import ir
-from ..graph.disjoint import DisjointSets
+from ..ir import ir
+from ..ir.disjoint import DisjointSets
 from ..operators.rules import Op, find_lowering_rule, get_weight_values
 from ..operators.rules.macs import count_macs
 from ..runtime.runners import find_ancestors, iter_read_values

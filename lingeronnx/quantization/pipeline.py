@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..plan import Plan
+from ..ir.plan import Plan
 from .prepare import PreparedModel
 from .report import Candidate, build_candidate
 from .run_log import RunLog

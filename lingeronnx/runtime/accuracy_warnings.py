@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..plan import Affine
+from ..ir.plan import Affine
 from ..text import format_decibels
 
 __all__ = [

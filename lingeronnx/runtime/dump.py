@@ -23,7 +23,7 @@ import numpy as np
 from ..deprecation import keep_old_members
 from ..errors import ConfigError
 from ..files import link_missing_entries, replace_file, replace_folder
-from ..plan import Affine
+from ..ir.plan import Affine
 
 __all__ = [
     "INDEX_FILE",

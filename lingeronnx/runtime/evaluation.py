@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, DataError
-from ..graph import ir
-from ..plan import Affine
-from ..plan.synthetic_calibration import collect_calibration_warnings
+from ..ir import ir
+from ..ir.plan import Affine
+from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from .accuracy_warnings import (
     FunctionDifferences,
     OutputChecks,

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 
 from ..errors import ModelError
-from ..graph import ir
-from ..graph.write_verification import iter_nodes_recursive
+from ..ir import ir
+from ..ir.write_verification import iter_nodes_recursive
 from ..operators.formats import DEQUANT, QUANT
 
 __all__ = ["build_host_model", "expand_dequant", "iter_read_names"]

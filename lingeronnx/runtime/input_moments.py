@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..errors import ModelError
-from ..graph import ir
+from ..ir import ir
 
 __all__ = ["METADATA_KEY", "compute_moments", "load_input_moments", "store_input_moments"]
 

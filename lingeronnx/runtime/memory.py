@@ -11,7 +11,7 @@ import ctypes
 import math
 import sys
 
-from ..graph import ir
+from ..ir import ir
 
 __all__ = ["bytes_per_sample", "choose_batch_size", "trim_memory"]
 

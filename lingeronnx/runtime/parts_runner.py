@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ModelError
-from ..plan import Affine
+from ..ir.plan import Affine
 from ..targets import Target
 from .data import InputSpec
 from .integer.runner import IntegerRunner

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import onnx
 
-from ..graph import ir
+from ..ir import ir
 from ..operators.chip_part import (
     extract_chip_nodes,
     find_chip_nodes,

@@ -4,7 +4,7 @@ The origin is recorded to detect whether the graph was changed since it was quan
 in the metadata under `METADATA_KEY`: {"from": digest of the float model, "graph": digest of the
 integer graph, "settings": settings of `quantize` that its scales depend on, without defaults,
 "fixed": inputs that were replaced by constants}. The plan has the settings as well. Digests are of
-the computation of the outputs (`graph.digests`), independent of the names of nodes and inner
+the computation of the outputs (`ir.digests`), independent of the names of nodes and inner
 tensors, with fixed inputs as constants.
 """
 
@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..graph import ir
-from ..graph.digests import compute_output_digest
-from ..graph.fixed_inputs import fix_inputs
+from ..ir import ir
+from ..ir.digests import compute_output_digest
+from ..ir.fixed_inputs import fix_inputs
 from ..operators.formats import DEQUANT, QUANT, REQUANT, find_integer_op
 
 __all__ = [

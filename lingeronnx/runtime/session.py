@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike
 
 from ..deprecation import accept_old_parameters
 from ..errors import ConfigError, DataError, suggest_nearest
-from ..graph import ir
-from ..graph.dynamic_tail import DynamicTail, split_dynamic_tail
-from ..graph.name_mapping import restore_user_names
+from ..ir import ir
+from ..ir.dynamic_tail import DynamicTail, split_dynamic_tail
+from ..ir.name_mapping import restore_user_names
+from ..ir.plan import Affine
 from ..operators.formats import is_quantized_domain
 from ..operators.formats.node_validation import check_nodes
-from ..plan import Affine
 from ..targets import PLATFORMS, Target, get_target
 from .compiled_host import CompiledHost
 from .data import InputSpec

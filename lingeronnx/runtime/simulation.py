@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ConfigError
-from ..graph import ir
+from ..ir import ir
+from ..ir.plan import Affine
+from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..operators.formats import DEQUANT
-from ..plan import Affine
-from ..plan.synthetic_calibration import collect_calibration_warnings
 from .data import Data, Progress
 from .dump import DumpFolder, TensorSummary
 from .session import Session

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from ..errors import ConfigError, DataError, suggest_nearest
-from ..graph import ir
+from ..ir import ir
 from .data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from .runners import FloatRunner, get_input_specs
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ..errors import ConfigError, ConstraintError
-from ..graph import ir
 from ..hashing import hash_concatenation
+from ..ir import ir
 from ..quantization import (
     BestEffortMethods,
     CalibrationResult,

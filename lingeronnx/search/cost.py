@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..graph import ir
+from ..ir import ir
 from ..operators.rules.macs import count_macs
 from ..quantization import Candidate
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
-from ..graph import ir
+from ..ir import ir
 from ..quantization import QuantizedModel
 from ..runtime.data import Progress
 from ..runtime.evaluation import evaluate

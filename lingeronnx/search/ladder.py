@@ -23,8 +23,8 @@ from ..analysis.sensitivity.layers import (
 from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import choose_block_size
 from ..escaping import quote_shell
-from ..graph import ir
-from ..graph.disjoint import DisjointSets
+from ..ir import ir
+from ..ir.disjoint import DisjointSets
 from ..operators.formats import QUANT
 from ..operators.rules.macs import count_macs
 from ..quantization import PlannedModel

@@ -32,8 +32,8 @@ from .verdict import PackerArguments, require_latency
 if TYPE_CHECKING:
     import onnx
 
-    from ..graph import ir
-    from ..graph.name_mapping import NameMapping
+    from ..ir import ir
+    from ..ir.name_mapping import NameMapping
     from .board_profile import BoardProfile
     from .timing_calibration import TimingCalibration
 
@@ -172,7 +172,7 @@ class Vendor:
 
         This base replaces none.
         """
-        from ..graph.name_mapping import NameMapping
+        from ..ir.name_mapping import NameMapping
 
         return NameMapping()
 
@@ -517,7 +517,7 @@ class Target:
 
         The copy computes the same integers and all its nodes have names.
         """
-        from ..graph import ir
+        from ..ir import ir
 
         model, rewrites = self.vendor.run_backend_passes(ir.clone(graph), self)
         ir.assign_node_names(model)
@@ -530,7 +530,7 @@ class Target:
         Notes are on operators that have another meaning there. Raises ModelError if the target does
         not support the domain, or an operator has no counterpart.
         """
-        from ..graph import ir
+        from ..ir import ir
 
         copy = ir.clone(graph)
         return copy, self.vendor.convert_dialect(copy, domain, self)
@@ -541,7 +541,7 @@ class Target:
         The original names are stored in the metadata. `names` is the mapping of a larger graph that
         `graph` is part of; None computes one.
         """
-        from ..graph.name_mapping import apply_file_names
+        from ..ir.name_mapping import apply_file_names
 
         return apply_file_names(graph, self.vendor.names(graph) if names is None else names)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 if TYPE_CHECKING:
     import onnx
 
-    from ..graph import ir
+    from ..ir import ir
 
 __all__ = [
     "ACCURACY",

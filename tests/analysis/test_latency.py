@@ -5,7 +5,7 @@ import json
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 from tests.each import check_each
 

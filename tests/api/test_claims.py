@@ -16,9 +16,9 @@ from lingeronnx.analysis.check.page import render_check_section
 from lingeronnx.api.report_page import _list_facts
 from lingeronnx.cli.report import _readiness_rows
 from lingeronnx.deployment.c_program.proof import Proof
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.exact.exact_file import ExactFile
 from lingeronnx.interchange.qdq.exact.verification import MatchCount
+from lingeronnx.ir import ir
 from lingeronnx.luna.evaluation import NodeLimitChecker
 from lingeronnx.luna.packer.assumptions import UNMEASURED_RULES, is_unmeasured, unmeasured
 from lingeronnx.quantization.report import candidate, format_findings, format_rewrites

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.integer.dialects import detect_dialect
 from tests import nets
 from tests.case_selection import mark_rest_slow

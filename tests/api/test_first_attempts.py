@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.passes.helpers import proto, rand
 from tests.passes.test_layer_norm import FUSED, FUSED_HELD
 

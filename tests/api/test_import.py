@@ -24,7 +24,7 @@ HEAVY = (
     "click",
 )
 #: What a session on an integer graph can do without. "sympy.core" stands for all of sympy, whose
-#: import `lingeronnx.graph` delays.
+#: import `lingeronnx.ir` delays.
 UNUSED_IN_A_SESSION = (
     "torch",
     "onnxruntime",

@@ -11,9 +11,9 @@ from onnx import helper
 from lingeronnx.api import check, quantize
 from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import infer_batch_axes, set_batch_axes
-from lingeronnx.graph.fixed_inputs import fix_inputs
+from lingeronnx.ir import ir
+from lingeronnx.ir.batch_axes import infer_batch_axes, set_batch_axes
+from lingeronnx.ir.fixed_inputs import fix_inputs
 from lingeronnx.runtime.data import Data, InputSpec
 from lingeronnx.runtime.session import Session
 from tests import nets

@@ -5,7 +5,7 @@ returned.
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 
 FLOAT = nets.branches()

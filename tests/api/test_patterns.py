@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import check, quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.targets import PLATFORMS
 from tests.packability import evaluate_result
 from tests.passes.helpers import positive, proto, rand

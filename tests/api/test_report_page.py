@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx.cli import main
 from lingeronnx.escaping import escape_html as shown
-from lingeronnx.graph import onnx_file
+from lingeronnx.ir import onnx_file
 from lingeronnx.pages.document import to_json_value
 from tests.nets import Net, concat, quantized, samples
 from tests.pages.test_document import data, self_contained
@@ -24,7 +24,7 @@ def files(tmp_path_factory):
     home = tmp_path_factory.mktemp("report")
     model = concat()
     bad = quantized(model, overrides={"t4": {"scale": 128.0}}, effort="fast")
-    lo.graph.ir.save(model, home / "m.onnx")
+    lo.ir.ir.save(model, home / "m.onnx")
     bad.save(home / "q.onnx")
     np.savez(home / "d.npz", **samples(model, 32, seed=2))
     return home, bad
@@ -186,7 +186,7 @@ def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch)
     net = Net(4, 8, 8, seed=3)
     soft = net.node("Softmax", net.conv("x", (8, 4, 3, 3), pads=[1] * 4), axis=3)
     model = net.graph(net.conv(soft, (4, 8, 3, 3), pads=[1] * 4, out="y"))
-    lo.graph.ir.save(model, "m.onnx")
+    lo.ir.ir.save(model, "m.onnx")
     np.savez("d.npz", **samples(model, 8))
     words = [
         "quantize",

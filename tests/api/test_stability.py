@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from lingeronnx import cli, files
 from lingeronnx.analysis.profile.profile_file import load_profile
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.graph import ir
-from lingeronnx.plan import Plan
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Plan
 from lingeronnx.quantization.json_schemas import make_json_schema
 from lingeronnx.runtime import compiled_host
 from tests.api.public import FILE, public

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 from tests.case_selection import mark_rest_slow
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from lingeronnx import cli
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.analysis.check.helpers import quantized, small
 
 

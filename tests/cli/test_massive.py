@@ -87,6 +87,6 @@ def test_pasting_what_the_report_says_gives_the_others_back(folder: CommandFolde
 
 @pytest.mark.parametrize(("platform", "huge"), [("generic", 0.0), ("venus", _HUGE)])
 def test_nothing_is_named_without_such_values_or_such_a_width(platform: str, huge: float) -> None:
-    model = lo.graph.ir.from_proto(_block(huge))
+    model = lo.ir.ir.from_proto(_block(huge))
     report = lo.quantize(model, {"x": _data()}, platform=platform, effort="fast").report
     assert not any("bits:16" in option for step in report.next for option in step.options)

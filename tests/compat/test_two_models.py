@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.case_selection import mark_rest_slow
 from tests.nets import Net
 

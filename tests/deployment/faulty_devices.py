@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.integer.runner import IntegerRunner
 from tests.oracles import conv as naive_conv
 from tests.oracles.fixed import sat

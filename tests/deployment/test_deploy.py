@@ -25,7 +25,7 @@ from lingeronnx.deployment.header import make_header
 from lingeronnx.deployment.ports import Port, Ports, StateFeedback
 from lingeronnx.errors import ConfigError, ConstraintError, DataError, ModelError
 from lingeronnx.escaping import make_c_identifier
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming

@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 from lingeronnx.deployment.host_tolerances import compute_host_tolerances, run_in_double_precision
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.parts_runner import PartRun
 from lingeronnx.runtime.program_parts import ProgramPart
 from lingeronnx.runtime.runners import FloatRunner

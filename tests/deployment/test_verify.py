@@ -15,7 +15,7 @@ from lingeronnx.cli import main
 from lingeronnx.deployment import comparison, verify
 from lingeronnx.deployment.fault_hypotheses import FaultHypothesis
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.runtime.session import Session
 from tests.deployment.faulty_devices import FaultyDevice, relu

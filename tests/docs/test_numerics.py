@@ -16,7 +16,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.faults import LunaFault
 from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.targets import PLATFORMS

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize import normalize

@@ -5,7 +5,7 @@ limits.
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize.windows import groups
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

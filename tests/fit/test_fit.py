@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.packer_profile import get_packer_profile
 from lingeronnx.luna.vendor import LunaVendor

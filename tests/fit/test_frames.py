@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS
 from lingeronnx.quantization.legalize import collect_host_reasons, legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

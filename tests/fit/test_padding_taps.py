@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.legalize.windows.padding_taps import trim_padding_taps

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.packer import judge

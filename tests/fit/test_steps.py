@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.quantization.legalize import REWRITES, legalize_graph
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

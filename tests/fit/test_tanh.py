@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.operators.rules.macs import count_macs
 from lingeronnx.quantization.legalize import legalize_graph

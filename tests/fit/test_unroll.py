@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.legalize.unroll_recurrent import MAX_UNROLLED_STEPS
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes

@@ -9,9 +9,9 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Plan
 from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier
-from lingeronnx.plan import Plan
 from lingeronnx.quantization.lower import extract_plan
 from tests import nets
 from tests.case_selection import mark_rest_slow

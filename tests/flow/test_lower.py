@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.luna import VENUS
-from lingeronnx.plan import Affine, Plan
 from lingeronnx.quantization.lower import extract_plan, lower
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.runtime.provenance import map_to_float_names

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS
 from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.runtime.session import Session

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow
 from lingeronnx.quantization.normalize.folding.shape_tracing import is_fully_shaped, trace_shapes
 from lingeronnx.quantization.scales import group_shared_scales

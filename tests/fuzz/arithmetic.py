@@ -10,7 +10,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from simulator.instruction_sets import INSTRUCTION_SETS, is_supported_by_host
 from tests.fuzz.quantized_case import SAMPLES, copied, cut, named, run_float, taps, unlike
 

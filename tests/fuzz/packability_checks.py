@@ -5,7 +5,7 @@ refusal.
 import shlex
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.packer.memory.overruns import UNCONFIRMED_RULE
 from tests.packer import judge
 

@@ -7,7 +7,7 @@ import onnx
 import onnxruntime as ort
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.chip_part import extract_chip_part
 
 __all__ = [

@@ -5,7 +5,7 @@ families have.
 import numpy as np
 from onnx import TensorProto, helper
 
-from lingeronnx.graph.operators import UNARY_FUNCTIONS
+from lingeronnx.ir.float_ops import UNARY_FUNCTIONS
 from tests.nets import Net
 
 #: Functions that do not take any number, grow fast, or are drawn elsewhere.

@@ -11,10 +11,10 @@ import onnx
 
 import lingeronnx as lo
 from lingeronnx.errors import LingerOnnxError, ModelError
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.difference import measure_differences
 from lingeronnx.interchange.qdq.qdq_writer import write_qdq
 from lingeronnx.interchange.repair import repair_model
+from lingeronnx.ir import ir
 from tests.fuzz.quantized_case import copied, cut, named, run_float, taps, unlike
 from tests.repair import damage
 from tests.repair.helpers import outputs as run_proto

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.difference import SimulatorDifference
+from lingeronnx.ir import ir
 from tests.fuzz import __main__ as command
 from tests.fuzz import serialization_checks
 from tests.fuzz.checks import CHECKS, failures

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper
 
 from lingeronnx.errors import InternalError, ModelError
-from lingeronnx.graph import ir
-from lingeronnx.graph.attributes import (
+from lingeronnx.ir import ir
+from lingeronnx.ir.attributes import (
     check_attributes,
     get_int,
     get_ints,

@@ -5,8 +5,8 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import DataError
-from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import infer_batch_axes, store_inferred_batch_axes
+from lingeronnx.ir import ir
+from lingeronnx.ir.batch_axes import infer_batch_axes, store_inferred_batch_axes
 from lingeronnx.runtime.data import Data, InputSpec
 from lingeronnx.runtime.runners import FloatRunner, get_input_specs
 from lingeronnx.runtime.session import Session

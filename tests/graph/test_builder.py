@@ -5,8 +5,8 @@ given up.
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
-from lingeronnx.graph.builder import SubgraphBuilder
+from lingeronnx.ir import ir
+from lingeronnx.ir.builder import SubgraphBuilder
 from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 

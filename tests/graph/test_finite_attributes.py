@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 import lingeronnx as lo
-from lingeronnx.graph.attributes import check_attributes
+from lingeronnx.ir.attributes import check_attributes
 from tests.each import check_each
 
 _FLOAT_TYPES = (onnx.defs.OpSchema.AttrType.FLOAT, onnx.defs.OpSchema.AttrType.FLOATS)

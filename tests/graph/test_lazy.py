@@ -25,7 +25,7 @@ def test_a_module_loads_at_its_first_use(tmp_path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 hooks = list(sys.meta_path)
-from lingeronnx.graph._deferred_import import defer_imports
+from lingeronnx.ir._deferred_import import defer_imports
 with defer_imports("slow_one"):
     import reader
 print("imported", "slow_one" in sys.modules, sys.meta_path == hooks)
@@ -42,7 +42,7 @@ def test_sums_of_unknown_sizes_are_computed():
     """What waits serves where it is needed: onnx_ir's own arithmetic on names of sizes."""
     code = """
 import sys
-import lingeronnx.graph.ir as ir
+import lingeronnx.ir.ir as ir
 print("sympy.core" in sys.modules)
 print(ir.oir.SymbolicDim("N") + 1)
 print(ir.oir.SymbolicDim("2 * max(N, 3)") * 2)
@@ -53,7 +53,7 @@ print(ir.oir.SymbolicDim("2 * max(N, 3)") * 2)
 def test_sympy_is_whole_for_others():
     """Whoever imports sympy after us, or a part of it, gets what is always there."""
     code = """
-import lingeronnx.graph.ir
+import lingeronnx.ir.ir
 from sympy.core import Symbol
 import sympy
 print(sympy.sqrt(4), Symbol("a") + 1)

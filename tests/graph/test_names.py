@@ -12,8 +12,8 @@ from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
-from lingeronnx.graph.name_mapping import NAMES_KEY, apply_file_names, restore_user_names
+from lingeronnx.ir import ir
+from lingeronnx.ir.name_mapping import NAMES_KEY, apply_file_names, restore_user_names
 from lingeronnx.luna import VENUS
 from lingeronnx.luna.packer.names import build_safe_names, is_safe
 from lingeronnx.quantization.lower import extract_plan

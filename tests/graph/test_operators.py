@@ -2,7 +2,7 @@
 
 import onnx
 
-from lingeronnx.graph import operators
+from lingeronnx.ir import float_ops
 from tests.each import check_each
 
 
@@ -14,7 +14,7 @@ def test_entries_are_of_the_standard():
             schemas.setdefault(schema.name, {})[schema.since_version] = schema
 
     def check(name):
-        op, versions = operators.OPERATORS[name], schemas[name]
+        op, versions = float_ops.OPERATORS[name], schemas[name]
         assert op.since_opset == (min(versions) if min(versions) > 13 else 1)
         if op.attributes_to_inputs is not None:
             attributes, version = op.attributes_to_inputs
@@ -27,4 +27,4 @@ def test_entries_are_of_the_standard():
             assert "broadcast" in versions[max(v for v in versions if v < 7)].attributes
             assert "broadcast" not in versions[7].attributes
 
-    check_each(check, operators.OPERATORS)
+    check_each(check, float_ops.OPERATORS)

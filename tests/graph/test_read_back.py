@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir, onnx_file
+from lingeronnx.ir import ir, onnx_file
 from lingeronnx.runtime.session import Session
 
 RNG = np.random.default_rng(5)

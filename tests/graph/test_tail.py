@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
-from lingeronnx.graph.dynamic_tail import split_dynamic_tail
+from lingeronnx.ir import ir
+from lingeronnx.ir.dynamic_tail import split_dynamic_tail
 from lingeronnx.runtime.runners import FloatRunner
 from tests.passes.helpers import graph, proto, rand
 
@@ -129,7 +129,7 @@ def test_the_host_has_it(name, platform, tmp_path):
 
 
 def graph_of(model):
-    from lingeronnx.graph import ir
+    from lingeronnx.ir import ir
 
     return ir.from_proto(model)
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.cli import main
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.passes.helpers import graph
 
 SIX = np.linspace(-1, 1, 6).reshape(2, 3).astype(np.float32)

@@ -20,7 +20,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.formats import RELU
 from lingeronnx.targets import PLATFORMS
 from tests.nets import Net, samples
@@ -232,7 +232,7 @@ def test_a_function_of_one_number_is_one_entry(tmp_path, capsys):
     assert not listed
     for package in ("lingeronnx", "simulator"):  # with the compiled files, which stay valid
         shutil.copytree(ROOT / package, tmp_path / package)
-    path = tmp_path / "lingeronnx" / "graph" / "operators.py"
+    path = tmp_path / "lingeronnx" / "ir" / "float_ops.py"
     text = path.read_text()
     assert text.count(WITHOUT) == 1
     path.write_text(text.replace(WITHOUT, ENTRY))
@@ -244,5 +244,5 @@ def test_a_function_of_one_number_is_one_entry(tmp_path, capsys):
     assert sqnr > 30
     touched = changed(ROOT / "lingeronnx", tmp_path / "lingeronnx")
     touched += changed(ROOT / "simulator", tmp_path / "simulator")
-    assert touched == ["graph/operators.py"]
+    assert touched == ["ir/float_ops.py"]
     assert len(touched) + 1 == FUNCTION  # and a test

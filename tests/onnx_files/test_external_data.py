@@ -12,7 +12,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.onnx_files.helpers import close, images, proto, rand, save
 from tests.passes.helpers import outputs
 
@@ -124,7 +124,7 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lingeronnx.graph.onnx_file.move_to_external_data", fail)
+    monkeypatch.setattr("lingeronnx.ir.onnx_file.move_to_external_data", fail)
     with pytest.raises(lo.errors.ConfigError, match="No space left"):
         ir.save(graph, tmp_path / "m.onnx")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -138,7 +138,7 @@ def named(folder):
 KILLED = """
 import os, pathlib, sys
 import numpy as np
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 ir.MAX_MODEL_BYTES = 1000
 graph = ir.load(sys.argv[1])
 value = graph.graph.initializers["w"]

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import LingerOnnxError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes
 from lingeronnx.quantization.normalize.entry.raise_opset import convert_opset
 from lingeronnx.quantization.normalize.folding.identity import drop_identity

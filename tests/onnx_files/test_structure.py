@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.onnx_files.helpers import proto, quantized, rand
 
 GRAPH = "g (float[N,4] x) => (float[N,4] y) { a = Relu(x) b = MatMul(a, w) y = Sigmoid(b) }"

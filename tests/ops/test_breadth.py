@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS
 from tests.case_selection import mark_rest_slow

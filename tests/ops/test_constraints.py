@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, shape_inference
 
 from lingeronnx.analysis.check.operators_page import has_limit
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.faults import LunaFault
 from lingeronnx.operators.rules import LOWERING_RULES, format_limit_rule

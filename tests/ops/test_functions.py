@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import operators
+from lingeronnx.ir import float_ops
+from lingeronnx.ir.plan import Affine
 from lingeronnx.operators.formats import table_functions
 from lingeronnx.operators.rules.functions.activation import get_clip_bounds
 from lingeronnx.operators.rules.functions.attention_masks import is_masked_at_run_time
-from lingeronnx.plan import Affine
 from tests.each import check_each
 from tests.passes.helpers import graph
 
@@ -48,7 +48,7 @@ def test_a_table_is_recognized_as_its_function():
     inputs = x.real(np.arange(-128, 128))
 
     def check(name):
-        function = operators.UNARY_FUNCTIONS[name]
+        function = float_ops.UNARY_FUNCTIONS[name]
         with np.errstate(all="ignore"):
             real = function(inputs, lambda attribute, default: default) * o.scale
         table = np.clip(np.floor(np.nan_to_num(real) + 0.5), -128, 127).astype(np.int8)
@@ -56,7 +56,7 @@ def test_a_table_is_recognized_as_its_function():
         table[::2] ^= 3
         assert table_functions.identify_table_function(table, x, o, name) is None
 
-    check_each(check, sorted(operators.UNARY_FUNCTIONS.keys() - OTHER_NAMES))
+    check_each(check, sorted(float_ops.UNARY_FUNCTIONS.keys() - OTHER_NAMES))
 
 
 def test_a_bound_of_several_numbers_is_refused():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import (

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.packer_profile import get_packer_profile
 from lingeronnx.operators.formats import INTEGER_OPS, TRAINING_ONLY_OPS

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.luna.faults import LunaFault
 from lingeronnx.operators.formats import find_integer_op

@@ -8,7 +8,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.reference import reference_ops
 from lingeronnx.operators.schemas import check_model
 from lingeronnx.quantization.normalize import run_entry_passes

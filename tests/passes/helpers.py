@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.runners import FloatRunner
 

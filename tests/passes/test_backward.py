@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.axes.cancel_transposes import cancel_transposes
 from lingeronnx.quantization.normalize.entry.lift_constants import remove_dead_nodes
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

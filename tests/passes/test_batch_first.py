@@ -5,8 +5,8 @@ front.
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import set_batch_axes
+from lingeronnx.ir import ir
+from lingeronnx.ir.batch_axes import set_batch_axes
 from lingeronnx.quantization.normalize.axes.batch_first import move_batch_to_front
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import (

@@ -5,7 +5,7 @@ is.
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.quantization.normalize.layers.batch_norm import fold_batch_norm
 from lingeronnx.quantization.normalize.layers.linear import fuse_linear

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.axes.channel_selection import fold_channel_selection
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import changes, check_pass_leaves_alone, feeds, graph, ops, outputs, rand

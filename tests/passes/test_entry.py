@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
-from lingeronnx.graph.expansion_limits import MAX_UNROLLED_ITERATIONS
+from lingeronnx.ir import ir
+from lingeronnx.ir.expansion_limits import MAX_UNROLLED_ITERATIONS
 from lingeronnx.quantization.normalize.entry.check_schemas import check_schemas
 from lingeronnx.quantization.normalize.entry.float32 import convert_to_float32
 from lingeronnx.quantization.normalize.entry.lift_constants import lift_constants

@@ -4,8 +4,8 @@ operator in it.
 
 import numpy as np
 
-from lingeronnx.graph import ir, operators
-from lingeronnx.graph.batch_axes import infer_batch_axes
+from lingeronnx.ir import float_ops, ir
+from lingeronnx.ir.batch_axes import infer_batch_axes
 from lingeronnx.quantization.normalize.axes.batch_first import move_batch_to_front
 from lingeronnx.quantization.normalize.axes.cancel_transposes import cancel_transposes
 from lingeronnx.quantization.normalize.axes.transpose_into_linear import fold_transpose_into_linear
@@ -16,7 +16,7 @@ from lingeronnx.quantization.normalize.layers.recurrent import convert_recurrent
 from tests.each import check_each
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, rand
 
-ONE_TENSOR = sorted(operators.UNARY_ELEMENTWISE_OPS)
+ONE_TENSOR = sorted(float_ops.UNARY_ELEMENTWISE_OPS)
 #: Opsets of the operators that opset 17 does not have.
 OPSETS = {"Gelu": 20, "HardSwish": 14, "Mish": 18, "Swish": 24}
 
@@ -118,7 +118,7 @@ def test_channels_last_in_a_reduction():
             u = Transpose<perm=[0,3,1,2]>(f) y = Neg(u) }}"""
         assert ops(apply_pass(graph(text, opset=11), cancel_transposes)) == [op_type, "Neg"]
 
-    check_each(check, sorted(operators.REDUCTION_KINDS))
+    check_each(check, sorted(float_ops.REDUCTION_KINDS))
 
 
 def test_channels_last_in_a_row():
@@ -129,4 +129,4 @@ def test_channels_last_in_a_row():
         (node, _) = apply_pass(build(op_type, text), cancel_transposes).graph
         assert (node.op_type, ir.get_attr(node, "axis")) == (op_type, 1)
 
-    check_each(check, sorted(operators.SOFTMAX_FAMILY_OPS))
+    check_each(check, sorted(float_ops.SOFTMAX_FAMILY_OPS))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.layers.resolve_padding import resolve_padding
 from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, rand
 

@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
-from lingeronnx.graph.batch_axes import set_batch_axes
+from lingeronnx.ir import ir
+from lingeronnx.ir.batch_axes import set_batch_axes
 from lingeronnx.quantization.normalize.entry.dynamic_batch import make_batch_dynamic
 from lingeronnx.runtime.runners import get_input_specs
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.layers.layer_norm import fuse_layer_norm
 from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, graph, positive, rand
 

@@ -5,7 +5,7 @@ nothing moves.
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.axes.cancel_transposes import cancel_transposes
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import (

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.passes.helpers import (
     changes,

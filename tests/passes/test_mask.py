@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.rules.functions.attention_masks import MASK_VALUE
 from lingeronnx.quantization.normalize.activations.attention_mask import (
     canonicalize_attention_masks,

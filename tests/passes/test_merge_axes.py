@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.axes.merge_axes import merge_axes
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.case_selection import limit_examples

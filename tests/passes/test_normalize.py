@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import InternalError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import NORMALIZATION_PASSES, Pass, normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import (

@@ -5,7 +5,7 @@ nodes gone.
 import onnx.parser
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.entry.lift_constants import lift_constants, remove_dead_nodes
 from tests.passes.helpers import check_pass_fires, feeds, graph, interface, ops, outputs, rand
 

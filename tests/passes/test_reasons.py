@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.errors import InternalError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import (
     CONTROL_FLOW_PASSES,
     ENTRY_PASSES,

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.rules.layers.recurrent import explain_unsupported
 from lingeronnx.operators.rules.layers.recurrent import optional_input_indices as given_to
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes

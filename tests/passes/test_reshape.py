@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.folding.constant_targets import make_targets_constant
 from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.axes.unfold_linear_batch import unfold_linear_batch
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.quantization.normalize.layers.linear import fuse_linear

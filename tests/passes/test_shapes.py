@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import graph, rand
 

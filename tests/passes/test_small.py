@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.activations.clip import convert_min_max_to_clip
 from lingeronnx.quantization.normalize.activations.softmax import canonicalize_softmax
 from lingeronnx.quantization.normalize.axes.transpose_into_linear import fold_transpose_into_linear

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.errors import ConfigError
-from lingeronnx.plan import Affine, PerAxis, PerGroup, PerTensor, Plan, Rounding
+from lingeronnx.ir.plan import Affine, PerAxis, PerGroup, PerTensor, Plan, Rounding
 from tests.case_selection import limit_examples
 
 SHAPE = (4, 6, 3)

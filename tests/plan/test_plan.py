@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from lingeronnx.plan import Plan
+from lingeronnx.ir.plan import Plan
 
 SAVED = Path(__file__).parents[1] / "files" / "0.2" / "conv_plan.json"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.plan.power_of_two import floor_exponent, floor_power_of_two, nearest_power_of_two
+from lingeronnx.ir.plan.power_of_two import floor_exponent, floor_power_of_two, nearest_power_of_two
 from tests.case_selection import limit_examples
 
 POSITIVE = st.floats(min_value=2.0**-60, max_value=2.0**60)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.block_quantization import read_block_qparams
-from lingeronnx.plan import make_grouped_qparams
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import make_grouped_qparams
 from tests import nets
 
 NONE = np.zeros(0, np.float32)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 
 FILES = [
     path

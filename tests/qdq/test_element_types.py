@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
 from lingeronnx.interchange.convert import convert
+from lingeronnx.ir import ir
 from tests.each import check_each
 from tests.robustness.case_generators import GOOD
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError, LingerOnnxError
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.encodings import read_plan
+from lingeronnx.ir import ir
 from tests.case_selection import limit_examples
 
 FILES = Path(__file__).parent / "files"

@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 from tests.nets import samples
 

@@ -13,9 +13,9 @@ from onnxruntime import quantization as ort_quantization
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.graph import ir, operators
 from lingeronnx.interchange.qdq.import_model import import_quantized_model
-from lingeronnx.plan import Affine, Rounding
+from lingeronnx.ir import float_ops, ir
+from lingeronnx.ir.plan import Affine, Rounding
 from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 from tests.case_selection import mark_rest_slow
@@ -218,8 +218,8 @@ def test_no_relu_follows_what_is_never_negative():
     def check(op_type):
         assert read_with_quantizer(f"y = {op_type}(x)") == [op_type]
 
-    op_types = operators.NONNEGATIVE_OPS & (
-        operators.REDUCTION_KINDS.keys() | operators.SOFTMAX_FAMILY_OPS
+    op_types = float_ops.NONNEGATIVE_OPS & (
+        float_ops.REDUCTION_KINDS.keys() | float_ops.SOFTMAX_FAMILY_OPS
     )
     check_each(check, sorted(op_types))
 

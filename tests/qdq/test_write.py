@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.difference import measure_differences
 from lingeronnx.interchange.qdq.qdq_writer import SCALES_KEY, scale_from_step, write_qdq
+from lingeronnx.ir import ir
 from simulator import instruction_sets as instructions
 from tests import nets
 from tests.nets import NETS, Net, quantized, samples

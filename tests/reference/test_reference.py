@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.operators.reference import ONNX_NATIVE_OPS, _arithmetic
 from lingeronnx.targets import PLATFORMS

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from lingeronnx.errors import DataError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.data import Data, InputSpec, archives
 from lingeronnx.runtime.runners import sessions
 from tests.cli.helpers import TINY, CommandFolder, samples, write_model

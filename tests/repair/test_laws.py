@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, note
 from hypothesis import strategies as st
 
-from lingeronnx.graph import ir
 from lingeronnx.interchange.repair import REPAIRS, fix_dequant, repair_model
 from lingeronnx.interchange.repair.engine import apply_edits
 from lingeronnx.interchange.repair.graph_view import GraphView
+from lingeronnx.ir import ir
 from lingeronnx.targets import PLATFORMS
 from tests.case_selection import limit_examples
 from tests.nets import NETS, Net, quantized, samples

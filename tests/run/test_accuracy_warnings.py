@@ -13,8 +13,8 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.analysis.compare.join import TensorJoin
 from lingeronnx.analysis.compare.sources import open_source_pair
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine
 from lingeronnx.runtime.accuracy_warnings import (
     FunctionDifferences,
     OutputChecks,

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from lingeronnx.graph import ir, operators
+from lingeronnx.ir import float_ops, ir
 from lingeronnx.runtime.runners.batching import (
     Batching,
     align_array,
@@ -42,7 +42,7 @@ def _nodes(kind, rank):
     rank.
     """
     many = np.linspace(0.5, 1.5, 8, dtype=np.float32)
-    if kind in operators.REDUCTION_KINDS or kind == "GlobalAveragePool":
+    if kind in float_ops.REDUCTION_KINDS or kind == "GlobalAveragePool":
         if kind == "GlobalAveragePool":
             return ([helper.make_node(kind, ["x"], ["y"])], {}) if rank > 1 else None
         return [helper.make_node(kind, ["x", "axes"], ["y"])], {"axes": np.array([-1])}
@@ -79,7 +79,7 @@ def _nodes(kind, rank):
         ]
         return nodes, {"s": np.array([0]), "e": np.array([5]), "t": np.array([rank])}
     axis = (
-        {"axis": -1} if kind in operators.SOFTMAX_FAMILY_OPS or kind in ("LpNormalization",) else {}
+        {"axis": -1} if kind in float_ops.SOFTMAX_FAMILY_OPS or kind in ("LpNormalization",) else {}
     )
     axis = {"axes": [-1]} if kind == "MeanVarianceNormalization" else axis
     return [helper.make_node(kind, ["x"], ["y"], **axis)], {}
@@ -127,10 +127,10 @@ def _data(kind, shape):
 
 KINDS = [
     *(
-        kind for kind in sorted(operators.UNARY_ELEMENTWISE_OPS) if kind != "Swish"
+        kind for kind in sorted(float_ops.UNARY_ELEMENTWISE_OPS) if kind != "Swish"
     ),  # which opset 20 has not
-    *sorted(operators.SOFTMAX_FAMILY_OPS),
-    *sorted(operators.REDUCTION_KINDS),
+    *sorted(float_ops.SOFTMAX_FAMILY_OPS),
+    *sorted(float_ops.REDUCTION_KINDS),
     "InstanceNormalization",
     "LpNormalization",
     "MeanVarianceNormalization",

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from lingeronnx.errors import ConfigError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.runtime.integer.dialects import ARITHMETICS, ArithmeticSide, detect_dialect

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.plan import Affine
+from lingeronnx.ir.plan import Affine
 from lingeronnx.runtime.dump import TensorSummary, qparams_from_json, qparams_to_json, write_npz
 
 RNG = np.random.default_rng(0)

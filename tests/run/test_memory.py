@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.quantization.methods.equalize import equalize_channels
 from lingeronnx.quantization.methods.receptive_fields import compute_covariances

@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
-from lingeronnx.graph.digests import compute_output_digest
-from lingeronnx.graph.name_mapping import format_node_label, get_module_name
+from lingeronnx.ir import ir
+from lingeronnx.ir.digests import compute_output_digest
+from lingeronnx.ir.name_mapping import format_node_label, get_module_name
 from lingeronnx.runtime.provenance import (
     apply_fixed_inputs,
     is_made_from,

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.arguments import selection
 from lingeronnx.luna.result_cache import ResultCache
 from lingeronnx.operators.chip_part import extract_chip_part

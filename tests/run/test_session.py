@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from tests import nets
 

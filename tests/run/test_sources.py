@@ -7,7 +7,7 @@ from PIL import Image
 
 from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.data import Data, InputSpec
 from lingeronnx.runtime.data.pictures import Pictures
 from tests import nets

@@ -5,7 +5,7 @@ reads.
 import numpy as np
 import onnx
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import model_stages
 from tests.nets import residual
 

@@ -9,7 +9,7 @@ from lingeronnx.api import quantize
 from lingeronnx.cli import main
 from lingeronnx.deployment.simulation import read_integer_graph, run_samples
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from lingeronnx.runtime.streaming import _select_loud_calls, unroll_calls
 from tests.ops.test_recurrent_forms import WIDTH, H, T, float_outputs, sqnr, streaming

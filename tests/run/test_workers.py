@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.runtime.cluster import map_jobs
 from lingeronnx.runtime.evaluation import evaluate

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, defs, helper
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.operators.schemas import (
     NONSTANDARD_USAGE,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lingeronnx import api, cli
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import Candidate
 from lingeronnx.search import Goal, search
 from lingeronnx.search.run import _bisection_indices, _galloping_indices

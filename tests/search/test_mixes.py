@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.search.ladder import NarrowLayer
 from lingeronnx.search.mixes import MAX_MIXES, choose_layers_to_widen, search_mixes
 from tests import nets

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import artefacts, nets
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
 from lingeronnx.operators.rules.layers.conv import ConvGeometry
 from lingeronnx.targets import LimitCheck, Target, Vendor, make_support_rows

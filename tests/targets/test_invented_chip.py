@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
 from lingeronnx.errors import InternalError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import packer_profile
 from lingeronnx.luna.faults import LunaFault
 from lingeronnx.luna.vendor import LunaVendor

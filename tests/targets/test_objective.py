@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.targets.objective import (
     ACCURACY,
     MEMORY,

@@ -12,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.targets import GENERIC, Target, Vendor
 from lingeronnx.targets.arithmetic import LayerArithmetic, RoundingMode
 from tests.nets import Net, depthwise, plain, samples

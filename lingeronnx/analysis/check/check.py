@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import ConfigError
-from ...graph import ir
-from ...graph.name_mapping import restore_user_names
+from ...ir import ir
+from ...ir.name_mapping import restore_user_names
 from ...operators.formats.node_validation import check_nodes
 from ...operators.rules import Violation, find_lowering_rule
 from ...operators.rules.macs import count_macs

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import ConstraintError, ModelError
-from ...graph import ir
+from ...ir import ir
 from ...operators.chip_part import extract_chip_part
 from ...operators.formats import CLIP
 from ...operators.lowering import LoweringResult

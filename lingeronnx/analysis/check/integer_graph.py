@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import ModelError
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine
 from ...operators.formats import (
     ATTRIBUTE_RENAMES,
     DEQUANT,
@@ -21,7 +22,6 @@ from ...operators.formats import (
     read_attributes,
 )
 from ...operators.rules import Violation, format_limit_rule, get_rule_for_integer_op
-from ...plan import Affine
 from ...quantization.report import split_float_nodes
 from ...runtime.integer.sizes import infer_shapes
 from ...targets import Target

@@ -8,14 +8,14 @@ from dataclasses import replace
 import onnx
 
 from ...errors import ModelError, split_words
-from ...graph import ir, onnx_file
-from ...graph.attributes import check_attributes
-from ...graph.name_mapping import restore_user_names
+from ...ir import ir, onnx_file
+from ...ir.attributes import check_attributes
+from ...ir.name_mapping import restore_user_names
+from ...ir.plan.synthetic_calibration import collect_calibration_warnings
 from ...operators.chip_part import extract_chip_part, is_host_dequant
 from ...operators.formats import DEQUANT, INTEGER_OPS, is_quantized_domain
 from ...operators.formats.node_validation import check_nodes
 from ...operators.rules.macs import count_macs
-from ...plan.synthetic_calibration import collect_calibration_warnings
 from ...quantization.report import FloatNode, split_float_nodes
 from ...quantization.report.merges import find_merge_options
 from ...quantization.report.program import build_program_report

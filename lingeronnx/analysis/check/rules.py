@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...graph import ir
-from ...graph.attributes import Attributes, get_int, get_number, get_scales
+from ...ir import ir
+from ...ir.attributes import Attributes, get_int, get_number, get_scales
+from ...ir.plan import Affine
 from ...operators.formats import (
     AVG_POOL2D,
     BATCH_NORM2D,
@@ -33,7 +34,6 @@ from ...operators.formats import (
     Format,
 )
 from ...operators.rules import Violation, get_rule_for_integer_op
-from ...plan import Affine
 from ...targets import Target
 from ...targets.arithmetic import (
     ConcatArithmetic,

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...deprecation import keep_old_members
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine, Plan
 from ...operators.formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
 from ...operators.rules import Violation
-from ...plan import Affine, Plan
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan
 from ...quantization.scales import ScalePolicy

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...escaping import quote_shell
-from ...graph import ir
-from ...graph.attributes import get_number
+from ...ir import ir
+from ...ir.attributes import get_number
 from ...operators.formats import (
     CONCAT,
     DEQUANT,

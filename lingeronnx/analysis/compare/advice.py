@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...quantization.prepare.selectors import select_tensors
 from ...runtime.provenance import load_quantize_settings
 from .channel_causes import diagnose_large_values, diagnose_minor_issues, diagnose_uneven_weights
@@ -214,7 +214,7 @@ def _extend_to_shared_scale(
     """
     edges = []
     for name, row in rows.items():
-        if row.kinds[0] in operators.SCALE_PRESERVING_OPS | operators.DATA_MOVEMENT_OPS:
+        if row.kinds[0] in float_ops.SCALE_PRESERVING_OPS | float_ops.DATA_MOVEMENT_OPS:
             for parent in parents[name]:
                 if has_same_scale(row, rows[parent]):
                     edges.append((name, parent))
@@ -373,7 +373,7 @@ def _can_group(
     finding, parent_finding = by_layer[name], by_layer.get(parent)
     if finding.kind not in _GROUPABLE_KINDS:
         return False
-    if finding.kind == "dead channel" and rows[name].kinds[0] not in operators.SCALE_PRESERVING_OPS:
+    if finding.kind == "dead channel" and rows[name].kinds[0] not in float_ops.SCALE_PRESERVING_OPS:
         return False  # the layer itself makes the channels
     if parent_finding is None or parent_finding.kind != finding.kind:
         return False

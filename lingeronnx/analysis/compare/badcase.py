@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, DataError, suggest_nearest
-from ...graph.batch_axes import guess_batch_axis
+from ...ir.batch_axes import guess_batch_axis
 from ...runtime.data import Data, InputSpec, Progress, load_function
 from ...runtime.dump import write_npz
 from ...runtime.metrics import call_user_function

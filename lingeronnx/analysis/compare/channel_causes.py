@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...targets import get_target
 from ..stats.stored_form import StoredForm
 from .finding import LayerFinding, format_distinct_from, format_override, make_finding
@@ -292,7 +292,7 @@ def _integer_weight(node: ir.Node | None) -> np.ndarray | None:
 _CLIPPING_OPS = frozenset({"Clip", "Relu"})
 #: Operators that compute their channels, so that a dead channel is due to the operator.
 _CHANNEL_PRODUCING_OPS = (
-    operators.LAYER_OPS - operators.RECURRENT_OPS | {"BatchNormalization"} | _CLIPPING_OPS
+    float_ops.LAYER_OPS - float_ops.RECURRENT_OPS | {"BatchNormalization"} | _CLIPPING_OPS
 )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ..stats.stored_form import StoredForm
 
 __all__ = ["MIN_OPSET", "duplicate_with_clipped_inputs"]

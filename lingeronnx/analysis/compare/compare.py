@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import ConfigError
 from ...escaping import format_csv
 from ...files import created_folder, write_text
-from ...graph import ir
+from ...ir import ir
 from ...runtime.cluster import map_jobs
 from ...runtime.data import Batch, Progress
 from ...runtime.streaming import CallCount

@@ -20,7 +20,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from .sources import FloatSource, TensorSource
 
 __all__ = ["InputLayoutCheck", "check_input_layout"]

@@ -20,8 +20,8 @@ import numpy as np
 
 from ...deprecation import keep_old_members
 from ...errors import ConfigError, DataError, suggest_nearest
-from ...graph import ir, operators
-from ...graph.name_mapping import format_node_label, get_module_name
+from ...ir import float_ops, ir
+from ...ir.name_mapping import format_node_label, get_module_name
 from ...operators.rules import is_relu_like
 from ...operators.rules.functions.activation import get_clip_bounds
 from ...runtime.accuracy_warnings import OutputChecks, PredictionCounts
@@ -624,7 +624,7 @@ def _match_recurrent_outputs(
     user_names: Mapping[str, str] = getattr(other, "user_names", {})
     for node in base.graph.graph:
         other_node = other_nodes.get(str(node.name))
-        if other_node is None or node.op_type not in operators.RECURRENT_OPS or node.domain:
+        if other_node is None or node.op_type not in float_ops.RECURRENT_OPS or node.domain:
             continue
         base_name, name = str(node.outputs[0].name or ""), str(other_node.outputs[0].name)
         if base_name and name != base_name:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...decibels import ratio_db
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.formats import is_quantized_domain
 from ...operators.rules import is_relu_like
 from ...runtime.provenance import is_made_from
@@ -204,7 +204,7 @@ class LayerExaminer:
         integer_node = self._other.node(row.name)
         if integer_node is None:  # such as in a dump
             return None
-        float_node = self._find_float_node(row.name, operators.LAYER_OPS)
+        float_node = self._find_float_node(row.name, float_ops.LAYER_OPS)
         if float_node is None:
             return None
         layer_input = float_node.inputs[0]
@@ -220,7 +220,7 @@ class LayerExaminer:
         None if all are equal; an attribute that one of the two layers lacks is not compared.
         """
         integer_node = self._other.node(row.name)
-        float_node = self._find_float_node(row.name, operators.WINDOWED_OPS)
+        float_node = self._find_float_node(row.name, float_ops.WINDOWED_OPS)
         if integer_node is None or float_node is None:
             return None
         for name in ("pads", "strides", "dilations", "group"):

@@ -25,8 +25,8 @@ import numpy as np
 
 from ...deprecation import keep_old_members
 from ...errors import LingerOnnxError
+from ...ir.plan import Plan
 from ...operators.rules.macs import count_macs
-from ...plan import Plan
 from ...quantization import (
     PlannedModel,
     PreparedModel,

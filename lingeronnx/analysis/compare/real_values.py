@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...plan import Affine
+from ...ir.plan import Affine
 from ...quantization.lower import extract_plan
 from ...runtime.session import Session
 from ..stats.stored_form import StoredForm, matching_factors

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from ...decibels import compute_sqnr_db
-from ...graph import ir, operators
-from ...graph.name_mapping import get_module_name
+from ...ir import float_ops, ir
+from ...ir.name_mapping import get_module_name
 from .finding import LayerFinding, format_distinct_from, format_override, make_finding
 from .join import ComparedTensor
 from .layer_examiner import LayerExaminer
@@ -71,7 +71,7 @@ def diagnose_scale(
         Whether the user chose the scale. A coarse scale is then not due to a rule of the chip or to
         calibration.
     """
-    keeps_scale = row.kinds[0] in operators.SCALE_PRESERVING_OPS
+    keeps_scale = row.kinds[0] in float_ops.SCALE_PRESERVING_OPS
     sharing = {
         name for name, parent in parents.items() if keeps_scale and has_same_scale(row, parent)
     }

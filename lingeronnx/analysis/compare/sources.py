@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 
 from ...errors import ConfigError, DataError
-from ...graph import ir
-from ...plan import Affine, Plan
+from ...ir import ir
+from ...ir.plan import Affine, Plan
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan
 from ...quantization.scales.fake_quant import build_fake_quantized_graph, split_at_tensors

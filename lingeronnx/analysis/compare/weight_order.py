@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import find_integer_op
 
 __all__ = ["find_swapped_channels"]

@@ -28,8 +28,8 @@ import numpy as np
 from ...deprecation import keep_old_members
 from ...errors import ConfigError
 from ...files import write_text
-from ...graph import ir
-from ...plan import Affine
+from ...ir import ir
+from ...ir.plan import Affine
 from ...runtime.data import Data, Progress
 from ...runtime.session import Session
 from ...text import format_table

@@ -20,11 +20,11 @@ import numpy as np
 from ...deprecation import keep_old_members
 from ...errors import ConfigError
 from ...files import ensure_folder, write_text
-from ...graph import ir
-from ...graph.attributes import get_number
-from ...graph.name_mapping import get_module_name
+from ...ir import ir
+from ...ir.attributes import get_number
+from ...ir.name_mapping import get_module_name
+from ...ir.plan import Affine, make_bias_qparams
 from ...operators.formats import find_integer_op, is_quantized_domain, read_attributes
-from ...plan import Affine, make_bias_qparams
 from ...runtime.session import Session
 from ...text import format_table
 from ..compare.real_values import RealValues

@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike
 
 from ...errors import ConfigError, DataError
 from ...files import update_folder, write_text
-from ...graph import ir
-from ...plan import Affine
+from ...ir import ir
+from ...ir.plan import Affine
 from ...runtime.data import Data, Progress
 from ...runtime.dump import DumpFolder
 from ...runtime.runners import Stream

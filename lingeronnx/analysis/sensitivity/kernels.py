@@ -16,10 +16,10 @@ from itertools import product
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine
 from ...operators import formats
 from ...operators.rules import Op
-from ...plan import Affine
 from ...quantization import PlannedModel
 from ...quantization.lower import lower
 from ...quantization.partition import Partition

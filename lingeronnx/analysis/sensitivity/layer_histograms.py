@@ -18,9 +18,9 @@ import numpy as np
 from ...errors import ConfigError
 from ...escaping import escape_invisible
 from ...files import replace_file
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine
 from ...operators.rules import get_weight_values
-from ...plan import Affine
 from ...quantization import PlannedModel
 from .layers import RoundedOperator
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...escaping import quote_shell
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine
 from ...operators.formats import QUANT
 from ...operators.rules import Op, get_weight_values, replace_weight_values
 from ...operators.rules.macs import count_macs
-from ...plan import Affine
 from ...quantization import PlannedModel
 from ...quantization.prepare.selectors import select_nodes
 from ...targets import Target

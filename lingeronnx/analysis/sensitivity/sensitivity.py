@@ -24,9 +24,9 @@ from types import CodeType
 from typing import Any
 
 from ...errors import ConfigError, DataError, suggest_nearest
-from ...graph import ir
 from ...hashing import hash_concatenation
-from ...plan import Plan
+from ...ir import ir
+from ...ir.plan import Plan
 from ...quantization import (
     PlannedModel,
     plan_model,

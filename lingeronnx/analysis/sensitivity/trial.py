@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...errors import ConfigError
-from ...graph import ir
 from ...hashing import hash_framed_parts
-from ...plan import Affine
+from ...ir import ir
+from ...ir.plan import Affine
 from ...runtime.data import Data
 from ...runtime.runners import get_input_specs
 from ...runtime.runners.segments import Segments

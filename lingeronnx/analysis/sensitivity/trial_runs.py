@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...graph import ir
 from ...hashing import hash_concatenation
-from ...plan.synthetic_calibration import SYNTHETIC_WARNING
+from ...ir import ir
+from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...quantization import PlannedModel
 from ...runtime.cluster import map_jobs
 from ...runtime.data import Batch, Data, Progress

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...plan import Affine
+from ...ir.plan import Affine
 
 __all__ = ["StoredForm", "matching_factors"]
 

@@ -37,7 +37,7 @@ from ..terminal import progress_bar
 if TYPE_CHECKING:
     from ...deployment import Deployment
     from ...interchange.qdq.encodings import Encodings
-    from ...plan import Plan
+    from ...ir.plan import Plan
     from ...quantization import QuantizedModel
 
 __all__ = ["quantize"]
@@ -383,7 +383,7 @@ def _check_deploy(
     A plan or a quantized model needs no data. Nothing is checked if `folder` is None.
     """
     from ...deployment import check_folder
-    from ...graph import ir
+    from ...ir import ir
     from ...quantization import require_data
 
     if folder is not None:
@@ -420,7 +420,7 @@ def _write_deployment(
         If a scale does not come from calibration data.
     """
     from ... import api
-    from ...graph import ir
+    from ...ir import ir
     from ...quantization import require_calibrated_scales
 
     if folder is None:
@@ -476,7 +476,7 @@ def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
         If `options` select another platform or mode.
     """
     from ...interchange.qdq.encodings import read_plan
-    from ...plan import Plan
+    from ...ir.plan import Plan
 
     plan = read_plan(path)
     if not isinstance(plan, Plan):

@@ -31,7 +31,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from ...errors import LingerOnnxError, format_exception
 from ...escaping import escape_lines, join_shell
 from ...files import replace_file
-from ...graph.onnx_file import iter_tensors
+from ...ir.onnx_file import iter_tensors
 
 __all__ = ["strip_weights", "write_bug_report"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ... import api
-from ...graph import ir
+from ...ir import ir
 from ...operators.reference import reference_ops
 from ...targets import DEFAULT, GENERIC, Target
 from .warmup import make_random_model

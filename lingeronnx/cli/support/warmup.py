@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ... import api
-from ...graph import ir
+from ...ir import ir
 from ...targets import DEFAULT, GENERIC
 
 __all__ = ["compile_kernels", "make_random_model"]

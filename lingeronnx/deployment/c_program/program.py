@@ -18,7 +18,7 @@ import onnx
 from ...alignment import round_up
 from ...errors import ConstraintError
 from ...escaping import make_c_identifier
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.chip_part import is_dequantized
 from ...operators.formats import QUANT
 from ...operators.rules.macs import count_macs
@@ -388,7 +388,7 @@ def _count_operations(model: onnx.ModelProto) -> int:
     for node in ir.from_proto(model).graph:
         if macs := count_macs(node):
             operation_count += 2 * macs
-        elif node.op_type not in operators.DATA_MOVEMENT_OPS | {"Constant"}:
+        elif node.op_type not in float_ops.DATA_MOVEMENT_OPS | {"Constant"}:
             for value in node.outputs:
                 shape = ir.get_shape(value)
                 if shape is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import ModelError
-from ...graph import ir
-from ...plan import Affine, PerGroup, Rounding, make_grouped_qparams
+from ...ir import ir
+from ...ir.plan import Affine, PerGroup, Rounding, make_grouped_qparams
 
 __all__ = ["read_block_qparams"]
 

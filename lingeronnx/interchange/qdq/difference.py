@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ConfigError, DataError, ModelError
-from ...graph import ir
-from ...plan import Affine
+from ...ir import ir
+from ...ir.plan import Affine
 from ...runtime.integer.runner import IntegerRunner, detect_target
 from ...runtime.runners import FloatRunner
 from ...runtime.session import Session

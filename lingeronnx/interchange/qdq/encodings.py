@@ -38,8 +38,8 @@ import numpy as np
 from ...deprecation import keep_old_members
 from ...errors import ConfigError, suggest_nearest
 from ...files import read_user_file
-from ...graph import ir
-from ...plan import Affine, Plan
+from ...ir import ir
+from ...ir.plan import Affine, Plan
 from .import_model import ImportedQuantization, make_file_qparams
 
 __all__ = ["Encoding", "Encodings", "read_plan"]

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ModelError
-from ...graph import ir, operators
-from ...plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
+from ...ir import float_ops, ir
+from ...ir.plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
 from .block_quantization import read_block_qparams
 from .constant_types import format_element_type, is_number
 from .qdq_writer import SCALES_KEY, scale_from_step
@@ -335,9 +335,9 @@ class _ModelImporter:
         if producer.op_type == "Clip":
             low = _resolve_constant(producer.inputs[1]) if len(producer.inputs) > 1 else None
             return low is not None and is_number(low) and bool((low >= 0).all())
-        if producer.op_type in operators.NONNEGATIVE_OPS:
+        if producer.op_type in float_ops.NONNEGATIVE_OPS:
             return True
-        if producer.op_type not in operators.NONNEGATIVITY_PRESERVING_OPS:
+        if producer.op_type not in float_ops.NONNEGATIVITY_PRESERVING_OPS:
             return False
         inputs = producer.inputs[:1] if producer.op_type in MOVES else producer.inputs
         return all(x is None or self._is_nonnegative(x, depth - 1) for x in inputs)
@@ -510,7 +510,7 @@ def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
         return False
     if node.op_type == "Relu":
         return not qparams.shifted
-    return node.op_type in operators.DATA_MOVEMENT_OPS or node.op_type in ("MaxPool", "Resize")
+    return node.op_type in float_ops.DATA_MOVEMENT_OPS or node.op_type in ("MaxPool", "Resize")
 
 
 def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | None) -> None:
@@ -629,10 +629,10 @@ def _resolve_constant(value: ir.Value | None) -> np.ndarray | None:
     array, node = ir.const_value(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:
         return array
-    if node.op_type not in operators.PERMUTATION_OPS | {"Cast"}:
+    if node.op_type not in float_ops.PERMUTATION_OPS | {"Cast"}:
         return None
     source = _resolve_constant(node.inputs[0])
-    if source is None or node.op_type in operators.IDENTITY_OPS:
+    if source is None or node.op_type in float_ops.IDENTITY_OPS:
         return source
     if node.op_type == "Cast":
         return source.astype(ir.DataType(ir.get_attr(node, "to")).numpy())

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ...graph import ir, operators
-from ...graph.builder import convert_attributes_to_inputs
+from ...ir import float_ops, ir
+from ...ir.builder import convert_attributes_to_inputs
 
 __all__ = ["upgrade_nodes"]
 
@@ -35,7 +35,7 @@ def upgrade_nodes(
         if node.domain:
             continue
         _upgrade_attributes(model, node, after)
-        is_old_softmax = before < 13 and node.op_type in operators.SOFTMAX_FAMILY_OPS
+        is_old_softmax = before < 13 and node.op_type in float_ops.SOFTMAX_FAMILY_OPS
         if is_old_softmax and node not in already_current:
             _upgrade_row_op(model, node)
 
@@ -45,7 +45,7 @@ def _upgrade_attributes(model: ir.Model, node: ir.Node, opset: int) -> None:
 
     Does nothing if the operator has none, or if none of them is set.
     """
-    names, first_opset = operators.ATTRIBUTES_TO_INPUTS.get(node.op_type, ((), 0))
+    names, first_opset = float_ops.ATTRIBUTES_TO_INPUTS.get(node.op_type, ((), 0))
     if first_opset > opset or not any(name in node.attributes for name in names):
         return
     arrays: list[np.ndarray | None] = []

@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...errors import ModelError
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine
+from ...ir.plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
 from ...operators.formats import (
     DEQUANT,
     Format,
@@ -31,8 +33,6 @@ from ...operators.formats import (
     require_integer_op,
 )
 from ...operators.formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
-from ...plan import Affine
-from ...plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
 from ...runtime.integer.dialects import ArithmeticSide
 from ...runtime.integer.runner import detect_target
 from ...runtime.integer.sizes import infer_shapes

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 
 __all__ = ["MOVES", "to_qoperator"]
 
 #: Operators that only move or select elements of input 0, of any type.
 MOVES = (
-    operators.RESHAPING_OPS
-    | operators.SELECTION_OPS
-    | operators.REPEAT_OPS
+    float_ops.RESHAPING_OPS
+    | float_ops.SELECTION_OPS
+    | float_ops.REPEAT_OPS
     | {"MaxPool", "Transpose"}
 )
 

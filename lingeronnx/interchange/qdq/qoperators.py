@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ModelError
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from .constant_types import format_element_type, is_number
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 #: Operators whose activation scales are computed at run time, so that a file has none.
-_DYNAMIC_OPS = operators.DYNAMIC_QUANTIZATION_OPS | {
+_DYNAMIC_OPS = float_ops.DYNAMIC_QUANTIZATION_OPS | {
     "DynamicQuantizeMatMul",
     "DynamicQuantizeLSTM",
     "MatMulIntegerToFloat",

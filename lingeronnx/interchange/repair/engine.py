@@ -19,7 +19,7 @@ from onnx import ModelProto
 from ...deprecation import keep_old_members
 from ...errors import ModelError, RepairError
 from ...files import replace_file, resolve_path
-from ...graph import ir, onnx_file
+from ...ir import ir, onnx_file
 from ...operators.formats import find_nonzero_zero_point
 from .declarations import TYPE_REPAIR, VALUE_INFO_REPAIR
 from .dequants import DEQUANT_REPAIR

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from onnx import TensorProto, defs
 
 from ...errors import LingerOnnxError
-from ...graph import operators
-from ...graph.attributes import AttributeValue
+from ...ir import float_ops
+from ...ir.attributes import AttributeValue
 from ...operators.formats import (
     ATTRIBUTE_RENAMES,
     BATCH_NORM2D,
@@ -73,18 +73,18 @@ INTEGERS = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 REALS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 #: Operators that accept integers as well as real numbers and produce indices or shapes.
-INDEX_OPS = operators.INDEX_OPS | operators.SHAPE_QUERY_OPS
+INDEX_OPS = float_ops.INDEX_OPS | float_ops.SHAPE_QUERY_OPS
 #: Operators that can pass integers on, and do so if an integer operator or a Dequant needs their
 #: result; otherwise they run in float.
 ON_DEMAND_OPS = (
-    operators.DATA_MOVEMENT_OPS - operators.PERMUTATION_OPS - operators.SELECTION_OPS
-    | operators.ELEMENT_SELECT_OPS
+    float_ops.DATA_MOVEMENT_OPS - float_ops.PERMUTATION_OPS - float_ops.SELECTION_OPS
+    | float_ops.ELEMENT_SELECT_OPS
     | {"Gather", "Resize"}
 )
 #: Operators that always pass integers on, together with their scale.
 PASS_THROUGH_OPS = {
     form.name for form in INTEGER_OPS if not form.domain
-} - ON_DEMAND_OPS - INDEX_OPS | operators.PERMUTATION_OPS
+} - ON_DEMAND_OPS - INDEX_OPS | float_ops.PERMUTATION_OPS
 RECURRENT = {LSTM, GRU}
 
 #: Attribute names before the first generation -> current names. Batch normalization had separate

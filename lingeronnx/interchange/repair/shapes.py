@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
-from ...graph import operators
+from ...ir import float_ops
 from ...operators.formats import (
     BATCH_NORM2D,
     CONV1D,
@@ -37,7 +37,7 @@ Sizes = dict[str, tuple[int, Dims | None]]
 
 #: Operators without shape inference: the executor's ArgMax differs from the ONNX one, and the
 #: branches of a control flow operator may differ from each other.
-_UNINFERRED_OPS = operators.CONTROL_FLOW_OPS | {"ArgMax"}
+_UNINFERRED_OPS = float_ops.CONTROL_FLOW_OPS | {"ArgMax"}
 _UNKNOWN_DOMAIN = "lingeronnx.unknown"
 
 

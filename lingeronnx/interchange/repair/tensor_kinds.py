@@ -22,8 +22,8 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from ...errors import LingerOnnxError
+from ...ir.plan import Affine
 from ...operators.formats import SHUFFLE_CHANNEL, Format, KernelInfo
-from ...plan import Affine
 from ...targets import GENERIC, Target, get_target
 from .demands import Demands
 from .graph_view import GraphView, NodeView, TensorRead, TensorView, is_scale, same_scale

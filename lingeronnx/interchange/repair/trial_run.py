@@ -14,8 +14,8 @@ import numpy as np
 from onnx import ModelProto
 
 from ...errors import LingerOnnxError, ModelError
-from ...graph import ir
-from ...graph.name_mapping import restore_user_names
+from ...ir import ir
+from ...ir.name_mapping import restore_user_names
 from ...runtime.runners import get_input_specs
 from ...runtime.session import Session
 from .shapes import infer_shapes

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...alignment import round_up
-from ...graph import ir
-from ...graph.name_mapping import apply_file_names
+from ...ir import ir
+from ...ir.name_mapping import apply_file_names
 from ...targets import Target
 from ...targets.objective import MEMORY, PARTS_KEY, PARTS_RESIDENT, get_objective
 from ...targets.verdict import PackerArguments

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import onnx
 
 from ...escaping import join_shell
-from ...graph import ir
+from ...ir import ir
 from ...targets import Target
 from ...targets.objective import TIME, can_keep_constants_resident, get_objective
 from ...targets.verdict import PackerArguments

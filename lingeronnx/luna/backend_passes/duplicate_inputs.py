@@ -13,7 +13,7 @@ from collections import Counter
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import QUANT
 from ...targets import Target
 from ...targets._target import AppliedRewrite

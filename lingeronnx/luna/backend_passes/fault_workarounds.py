@@ -52,7 +52,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...alignment import round_up
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ...targets import Target
 from ...targets._target import AppliedRewrite

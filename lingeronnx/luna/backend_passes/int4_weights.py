@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...graph import ir
-from ...graph.detached_nodes import make_detached_node, make_detached_value
+from ...ir import ir
+from ...ir.detached_nodes import make_detached_node, make_detached_value
 from ...operators.formats import CONV1D, CONV2D, LINEAR, SQUEEZE, TRANSPOSE, UNSQUEEZE
 from ...operators.rules.layers.conv import ConvGeometry
 from ...targets import Target

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...graph import ir
-from ...graph.detached_nodes import make_detached_node, make_detached_value
+from ...ir import ir
+from ...ir.detached_nodes import make_detached_node, make_detached_value
 from ...operators.formats import BATCH_NORM2D, CONV2D, GLU, LINEAR, RESHAPE, SOFTMAX, TRANSPOSE
 from ...targets import Target
 from ...targets._target import AppliedRewrite

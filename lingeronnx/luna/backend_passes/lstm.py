@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import LINEAR, LSTM
 from ...targets import Target
 from ...targets._target import AppliedRewrite

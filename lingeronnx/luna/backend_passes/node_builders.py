@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import CONCAT, CONV2D, QUANT, RESHAPE
 from ...targets import Target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import CONV1D, CONV2D, DEQUANT, MUL, RESHAPE
 from ...targets import Target
 from ...targets._target import AppliedRewrite

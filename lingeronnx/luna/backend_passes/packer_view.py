@@ -7,8 +7,8 @@ from functools import cached_property
 
 import onnx
 
-from ...graph import ir
-from ...graph.name_mapping import NameMapping, apply_file_names
+from ...ir import ir
+from ...ir.name_mapping import NameMapping, apply_file_names
 from ...operators.chip_part import extract_chip_part
 from ...targets import Target
 from ..arguments.selection import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graph import ir
+from ...ir import ir
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..result_cache import ResultCache

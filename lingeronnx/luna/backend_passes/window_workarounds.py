@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...alignment import round_up
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import AVG_POOL2D, CONV2D, PAD
 from ...targets import Target
 from ...targets._target import AppliedRewrite

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...alignment import round_up
-from ...graph import ir
-from ...graph.name_mapping import apply_file_names
+from ...ir import ir
+from ...ir.name_mapping import apply_file_names
 from ...operators.chip_part import extract_chip_part
 from ...operators.formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, MUL, RESHAPE, SLICE, SOFTMAX
 from ...targets import Target

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from ...graph import ir
-from ...graph.name_mapping import NameMapping
+from ...ir import ir
+from ...ir.name_mapping import NameMapping
 from ...operators.formats import CONV1D, CONV2D
 
 __all__ = ["build_safe_names", "is_safe"]

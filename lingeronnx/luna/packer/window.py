@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...alignment import round_up
-from ...graph import ir
+from ...ir import ir
 
 __all__ = [
     "PackerWindow",

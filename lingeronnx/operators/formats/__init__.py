@@ -7,7 +7,7 @@ of a node by any of its names. The lowering rules (`ops`) build on these definit
 from __future__ import annotations
 
 from ...errors import ModelError
-from ...graph import ir
+from ...ir import ir
 from . import (
     activation_tables,
     binary,

@@ -18,9 +18,9 @@ from typing import Any
 from simulator.kernel import Kernel
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes, AttributeValue, get_int, get_number, get_scales
-from ...plan import Affine, PerAxis, PerTensor
+from ...ir import ir
+from ...ir.attributes import Attributes, AttributeValue, get_int, get_number, get_scales
+from ...ir.plan import Affine, PerAxis, PerTensor
 from ...targets.arithmetic import Arithmetic
 from ._kernel_info import QUANT_MODES, ZEROING_SHIFT, KernelInfo
 from .float_model import FloatNodeBuilder

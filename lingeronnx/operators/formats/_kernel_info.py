@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...errors import InternalError, ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes, get_int, get_number, get_scales
+from ...ir import ir
+from ...ir.attributes import Attributes, get_int, get_number, get_scales
 from ...targets.arithmetic import Arithmetic, LeftShiftBehavior, RoundingMode
 
 __all__ = ["ZEROING_SHIFT", "QUANT_MODES", "KernelInfo"]

@@ -12,9 +12,9 @@ from __future__ import annotations
 from simulator.kernel import Kernel
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes, AttributeValue, get_int, get_number
-from ...plan import Affine
+from ...ir import ir
+from ...ir.attributes import Attributes, AttributeValue, get_int, get_number
+from ...ir.plan import Affine
 from ...targets.arithmetic import (
     AddArithmetic,
     AddOperandPrecision,

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.kernel import Kernel
 
-from ...graph import ir
+from ...ir import ir
 from ._base import Format, KernelInfo
 from .float_model import FloatNodeBuilder
 

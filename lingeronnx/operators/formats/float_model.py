@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes, AttributeValue
-from ...plan import Affine, PerGroup
+from ...ir import ir
+from ...ir.attributes import Attributes, AttributeValue
+from ...ir.plan import Affine, PerGroup
 from ._kernel_info import KernelInfo
 
 __all__ = ["MIN_OPSET", "INT4_INT16_OPSET", "FloatNodeBuilder", "integer_storage_type"]

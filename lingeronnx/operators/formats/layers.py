@@ -24,8 +24,8 @@ import numpy as np
 from simulator.kernel import Kernel, NumpyKernel, TensorSpec, require
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import (
+from ...ir import ir
+from ...ir.attributes import (
     Attributes,
     AttributeValue,
     get_int,
@@ -33,7 +33,7 @@ from ...graph.attributes import (
     get_number,
     get_scales,
 )
-from ...plan import MAX_GROUP_FACTOR, Affine, PerGroup, make_grouped_qparams
+from ...ir.plan import MAX_GROUP_FACTOR, Affine, PerGroup, make_grouped_qparams
 from ...targets.arithmetic import Arithmetic, LayerArithmetic
 from . import shape_inference as rules
 from ._base import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 
 from ...errors import ModelError
-from ...graph import ir
+from ...ir import ir
 from . import find_integer_op, is_quantized_domain
 from ._base import ATTRIBUTE_RENAMES, Attr, Format
 

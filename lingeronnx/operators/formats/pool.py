@@ -13,9 +13,9 @@ from typing import Literal
 from simulator.kernel import Kernel
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes, AttributeValue, get_int, get_ints, get_number
-from ...plan import Affine
+from ...ir import ir
+from ...ir.attributes import Attributes, AttributeValue, get_int, get_ints, get_number
+from ...ir.plan import Affine
 from ...targets.arithmetic import AverageDivisor, AveragePoolArithmetic
 from . import shape_inference as rules
 from ._base import (

@@ -9,9 +9,9 @@ from typing import Literal
 from simulator.kernel import Kernel
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes, AttributeValue, get_int, get_number
-from ...plan import Affine
+from ...ir import ir
+from ...ir.attributes import Attributes, AttributeValue, get_int, get_number
+from ...ir.plan import Affine
 from ...targets.arithmetic import QuantArithmetic, QuantFloatPrecision, RequantArithmetic
 from . import shape_inference as rules
 from ._base import Attr, Format, KernelInfo, UnaryIntegerOp, make_qparams, make_zero_point_spec

@@ -19,9 +19,9 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes, AttributeValue, get_int, get_number
-from ...plan import Affine
+from ...ir import ir
+from ...ir.attributes import Attributes, AttributeValue, get_int, get_number
+from ...ir.plan import Affine
 from ...targets import arithmetic as kinds
 from . import recurrent_training
 from . import shape_inference as rules

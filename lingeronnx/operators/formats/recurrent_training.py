@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelError
-from ...graph.attributes import get_int, get_number
+from ...ir.attributes import get_int, get_number
 from ...targets.arithmetic import (
     GruArithmetic,
     GruVariant,

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...graph import ir, operators
-from ...plan import Affine
+from ...ir import float_ops, ir
+from ...ir.plan import Affine
 from .float_model import FloatNodeBuilder
 
 __all__ = ["build_function_nodes", "identify_table_function"]
@@ -19,7 +19,7 @@ _T = TypeVar("_T", np.ndarray, ir.Value)
 
 #: Functions of opset 13, the minimum opset of written files; attributes have their defaults.
 _STANDARD_FUNCTIONS = frozenset(
-    name for name in operators.UNARY_FUNCTIONS if operators.OPERATORS[name].since_opset <= 13
+    name for name in float_ops.UNARY_FUNCTIONS if float_ops.OPERATORS[name].since_opset <= 13
 )
 
 #: Functions composed of several operators; also the candidates for tables of unknown functions.
@@ -46,9 +46,9 @@ def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
 
 def _evaluate_op(op_type: str, *operands: np.ndarray) -> np.ndarray:
     """Return the unary or binary operator `op_type` of float64 operands, default attributes."""
-    if op_type in operators.BINARY_FUNCTIONS:
-        return operators.BINARY_FUNCTIONS[op_type](*operands)
-    return operators.UNARY_FUNCTIONS[op_type](operands[0], lambda name, default: default)
+    if op_type in float_ops.BINARY_FUNCTIONS:
+        return float_ops.BINARY_FUNCTIONS[op_type](*operands)
+    return float_ops.UNARY_FUNCTIONS[op_type](operands[0], lambda name, default: default)
 
 
 def identify_table_function(

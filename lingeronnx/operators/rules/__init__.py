@@ -7,7 +7,7 @@ operators are in `formats`.
 
 from __future__ import annotations
 
-from ...graph import ir
+from ...ir import ir
 from ...targets import Target
 from ..formats import Format
 from ._base import Op, Violation, format_limit_rule

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...graph import ir
+from ...ir import ir
 from ...targets import LimitCheck, Target, format_limit_rule
 from ..formats import Format
 from ..lowering import LoweringContext

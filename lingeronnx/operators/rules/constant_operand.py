@@ -17,8 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from ...graph import ir
-from ...plan import Affine
+from ...ir import ir
+from ...ir.plan import Affine
 from ...targets import Target
 from ...targets.limits import BinaryOperandLimits
 from .. import formats

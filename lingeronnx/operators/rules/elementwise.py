@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ...graph import ir
-from ...graph.attributes import AttributeValue
-from ...plan import Affine
+from ...ir import ir
+from ...ir.attributes import AttributeValue
+from ...ir.plan import Affine
 from ...targets import Target
 from ...targets.arithmetic import AddArithmetic, AddOperandPrecision
 from ...targets.limits import BinaryOperandLimits

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from ...graph import ir
+from ...ir import ir
 from .layers.linear import LINEAR
 from .layers.recurrent import LSTM
 

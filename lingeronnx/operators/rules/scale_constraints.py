@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...targets import Target
 
 __all__ = [

@@ -43,7 +43,7 @@ import math
 
 import numpy as np
 
-from ...plan.power_of_two import floor_power_of_two
+from ...ir.plan.power_of_two import floor_power_of_two
 from .statistics import HALF_BINS, ConsumerFunction, TensorStats
 
 __all__ = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.rules import find_lowering_rule
 from ...targets import Target
 from ._base import AppliedRewrite, FitRewrite

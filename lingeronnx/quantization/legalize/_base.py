@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...graph import ir
-from ...graph.builder import SubgraphBuilder
+from ...ir import ir
+from ...ir.builder import SubgraphBuilder
 from ...operators.rules import can_lower
 from ...operators.rules.data_movement.concat import mark_shared_scale_parts
 from ...operators.rules.layers.conv import ConvGeometry, has_known_shapes

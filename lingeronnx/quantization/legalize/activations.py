@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.formats import BATCH_NORM2D
 from ...operators.rules.functions.gated_activations import GatedActivation
 from ...operators.rules.functions.sigmoid_tanh import SIGMOID, TANH, check_glu_axis
@@ -103,7 +103,7 @@ def _choose_row_length(size: int, max_length: int) -> int | None:
 
 
 _ONE = np.ones(())
-_LINEAR_OPS = (operators.LAYER_OPS - operators.RECURRENT_OPS) | {"Linear"}
+_LINEAR_OPS = (float_ops.LAYER_OPS - float_ops.RECURRENT_OPS) | {"Linear"}
 
 
 def decompose_tanh(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import BATCH_NORM2D
 from ...targets import Target
 from ._base import RewriteBuilder, is_standard_op

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...targets import Target
 from ._base import RewriteBuilder, get_sizes
 
@@ -28,7 +28,7 @@ def equalize_operand_shapes(
     the change; None, without a change, if the shapes are equal, of different ranks or unknown, or
     if the new nodes are not supported.
     """
-    if node.domain or node.op_type not in operators.BINARY_FUNCTIONS:
+    if node.domain or node.op_type not in float_ops.BINARY_FUNCTIONS:
         return None
     if any(ir.const_value(value) is not None for value in node.inputs):
         return None

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import BATCH_NORM2D, CLIP, RELU
 from ...operators.rules import find_lowering_rule
 from ...operators.rules.functions.activation import get_clip_bounds

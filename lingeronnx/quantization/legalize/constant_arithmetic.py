@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.formats import BATCH_NORM2D
 from ...operators.rules.macs import count_macs
 from ...targets import Target
@@ -25,7 +25,7 @@ from ._base import RewriteBuilder
 
 __all__ = ["can_apply_batch_norm", "convert_to_batch_norm", "emit_batch_norm", "is_between_layers"]
 
-_AFFINE_OPS = operators.AFFINE_OPS | {"Neg"}
+_AFFINE_OPS = float_ops.AFFINE_OPS | {"Neg"}
 
 
 def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:

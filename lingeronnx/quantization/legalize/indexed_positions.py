@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats.data_movement.selection import read_constant_slices
 from ...operators.rules.data_movement.pad import get_pads
 from ...targets import Target

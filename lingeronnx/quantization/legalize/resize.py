@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...graph import ir
-from ...graph.attributes import AttributeValue
+from ...ir import ir
+from ...ir.attributes import AttributeValue
 from ...operators.formats.data_movement.repeat_resize import (
     COORDINATE_TRANSFORMS,
     nearest_positions,

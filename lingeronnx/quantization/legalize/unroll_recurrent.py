@@ -23,9 +23,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph import ir
-from ...graph.builder import SubgraphBuilder
-from ...graph.detached_nodes import make_detached_node, make_detached_value
+from ...ir import ir
+from ...ir.builder import SubgraphBuilder
+from ...ir.detached_nodes import make_detached_node, make_detached_value
 from ...operators.formats.data_movement.selection import sliced_positions
 from ...operators.rules import find_lowering_rule
 from ...operators.rules.functions.sigmoid_tanh import SIGMOID, TANH

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.rules import is_relu_like
 from .rounding import regularize_moments, round_half_to_even, sweep_columns
 
 __all__ = ["compute_block_metric", "minimize_block_error"]
 
-_TRANSPARENT_OPS = operators.POOL_KINDS.keys() | {"Flatten"}  # keep channels apart
+_TRANSPARENT_OPS = float_ops.POOL_KINDS.keys() | {"Flatten"}  # keep channels apart
 _OWN_OUTPUT_WEIGHT = 1.0  # weight of the layer's own outputs, times the mean diagonal of G
 
 

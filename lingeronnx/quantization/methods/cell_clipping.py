@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.rules.layers.recurrent import LSTM, optional_input_indices
 from ...runtime.runners import FloatRunner
 from ...targets import Target

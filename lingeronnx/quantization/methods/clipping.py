@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine, Plan
 from ...operators.rules import get_weight_values
-from ...plan import Affine, Plan
 from ...runtime.runners import FloatRunner
 from ..calibration.calibrators import full_range_scale
 from ..calibration.statistics import Stats, TensorStats

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...operators.rules import Op
 from ...runtime.runners import FloatRunner
@@ -219,7 +219,7 @@ def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> 
 
 def _is_flatten_of_1x1(node: ir.Node) -> bool:
     """Whether `node` reshapes [N, C, 1, 1] to [N, C]."""
-    if node.op_type not in operators.RESHAPING_OPS:
+    if node.op_type not in float_ops.RESHAPING_OPS:
         return False
     before = ir.get_shape(node.inputs[0]) or ()
     after = ir.get_shape(node.outputs[0]) or ()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import CLIP
 from ..partition import Partition
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine, Plan
 from ...operators.rules import is_relu_like
 from ...operators.rules.functions.leaky_relu import get_negative_slopes
-from ...plan import Affine, Plan
 from ...runtime.memory import trim_memory
 from ...runtime.runners import FloatRunner
 

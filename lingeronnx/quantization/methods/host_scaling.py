@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...targets import Target
 from ..calibration.calibrators import choose_symmetric_scale
 from ..calibration.statistics import Stats

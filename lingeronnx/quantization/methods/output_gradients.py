@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.rules import is_relu_like
 from ...runtime.runners import FloatRunner
 from .receptive_fields import MAX_FAN_IN
@@ -280,7 +280,7 @@ def _backward_kind(node: ir.Node) -> str:
     kind = node.op_type
     if is_relu_like(node):
         kind = "Clip"
-    elif node.op_type in operators.RESHAPING_OPS:
+    elif node.op_type in float_ops.RESHAPING_OPS:
         kind = "Reshape"
     is_known = node.domain in ("", ir.FUNCTION_DOMAIN) and kind in _BACKWARD
     if not is_known or len(node.outputs) != 1:
@@ -289,7 +289,7 @@ def _backward_kind(node: ir.Node) -> str:
         return ""
     if kind == "Add" and not _adds_equal_shapes(node):
         return ""
-    if kind in operators.POOL_KINDS and not _is_plain_pool(node):
+    if kind in float_ops.POOL_KINDS and not _is_plain_pool(node):
         return ""
     return kind
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.rules import get_weight_values
 from ...targets import Target
 from ..calibration.calibrators import choose_symmetric_scale

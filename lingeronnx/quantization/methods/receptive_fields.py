@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 
 __all__ = ["MAX_FAN_IN", "MAX_SAMPLED_ROWS", "ReceptiveFields", "compute_covariances"]
 

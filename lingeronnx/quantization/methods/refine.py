@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph import ir
-from ...plan import Affine, PerGroup, Plan
+from ...ir import ir
+from ...ir.plan import Affine, PerGroup, Plan
 from ...runtime.data import Progress
 from ...runtime.integer.runner import IntegerRunner
 from ...runtime.memory import trim_memory

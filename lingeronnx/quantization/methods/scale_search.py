@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...plan import Plan
+from ...ir.plan import Plan
 from ...targets import Target
 from ..partition import Partition
 from ..scales.feasible import UnsupportedScaleError, legalize

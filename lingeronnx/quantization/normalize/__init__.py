@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ._pass import (
     CONSTANTS_LIFTED,
     FUNCTIONS_INLINED,
@@ -119,14 +119,14 @@ ENTRY_PASSES = (
         replace_sequences,
         _BASIC_CONDITIONS,
         ensures=_BASIC_CONDITIONS,
-        is_candidate=match_op_types(*operators.SEQUENCE_OPS),
+        is_candidate=match_op_types(*float_ops.SEQUENCE_OPS),
     ),
     Pass(
         "refuse",
         reject_unsupported,
         _BASIC_CONDITIONS,
         ensures=_BASIC_CONDITIONS,
-        is_candidate=match_op_types(*operators.SEQUENCE_OPS),
+        is_candidate=match_op_types(*float_ops.SEQUENCE_OPS),
         handles_all=True,
     ),
     Pass(

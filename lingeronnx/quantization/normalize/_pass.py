@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...errors import InternalError, LingerOnnxError
-from ...graph import ir
+from ...ir import ir
 
 __all__ = [
     "FUNCTIONS_INLINED",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...escaping import join_lines
 from ...files import created_folder, write_text
-from ...graph import ir
+from ...ir import ir
 from ._pass import PassRun, SkipReason
 
 __all__ = ["PassLog"]

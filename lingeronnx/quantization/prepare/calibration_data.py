@@ -14,10 +14,10 @@ from types import MappingProxyType
 import numpy as np
 
 from ...errors import ConfigError
-from ...graph import ir
 from ...interchange.qdq.import_model import is_quantized
-from ...plan import Plan
-from ...plan.synthetic_calibration import is_synthetic
+from ...ir import ir
+from ...ir.plan import Plan
+from ...ir.plan.synthetic_calibration import is_synthetic
 from ...runtime.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from ...runtime.runners import get_input_specs
 from ...runtime.streaming import UnrolledCalls, check_call_count, unroll_calls

@@ -10,12 +10,12 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...runtime.runners import FloatRunner
 
 __all__ = ["FloatOutputCache", "map_outputs_to_logits"]
 
-_FINAL_ACTIVATION_OPS = operators.SOFTMAX_OPS | {"Sigmoid"}
+_FINAL_ACTIVATION_OPS = float_ops.SOFTMAX_OPS | {"Sigmoid"}
 
 
 def map_outputs_to_logits(model: ir.Model) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ...errors import ConfigError, suggest_nearest
-from ...graph import batch_axes, ir
+from ...ir import batch_axes, ir
 from ...runtime.data import Data, InputSpec
 from ...runtime.runners import get_input_specs
 from ..normalize.entry.dynamic_batch import make_batch_dynamic

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, ModelError
-from ...graph import ir, operators
-from ...graph.batch_axes import set_batch_axes
-from ...graph.digests import compute_output_digest
-from ...graph.dynamic_tail import DynamicTail, split_dynamic_tail
-from ...graph.fixed_inputs import FixedValue, fix_inputs
 from ...interchange.qdq.encodings import Encodings
 from ...interchange.qdq.import_model import (
     ImportedQuantization,
     import_quantized_model,
     is_quantized,
 )
+from ...ir import float_ops, ir
+from ...ir.batch_axes import set_batch_axes
+from ...ir.digests import compute_output_digest
+from ...ir.dynamic_tail import DynamicTail, split_dynamic_tail
+from ...ir.fixed_inputs import FixedValue, fix_inputs
 from ...runtime.data import Data, HoldOut
 from ...runtime.memory import bytes_per_sample, choose_batch_size
 from ...runtime.runners import FallbackSessionCache, FloatRunner
@@ -53,7 +53,7 @@ from .settings import adapt_config_to_import, resolve_config, resolve_target
 __all__ = ["PreparedModel", "normalize_model", "prepare_model"]
 
 #: Operators whose results are from 0 to 1 even for infinite inputs.
-_SOFTMAX_OPS = operators.SOFTMAX_FAMILY_OPS & operators.NONNEGATIVE_OPS
+_SOFTMAX_OPS = float_ops.SOFTMAX_FAMILY_OPS & float_ops.NONNEGATIVE_OPS
 _MAX_COMPARISON_BATCH = 16  # samples per batch when outputs are compared
 _FLOAT_OUTPUT_BUDGET_DIVISOR = 16  # 1 / this of the memory budget is for cached float outputs
 

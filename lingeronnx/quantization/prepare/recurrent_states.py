@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.rules import find_lowering_rule
 from ...operators.rules.macs import count_macs
 from ...runtime.runners import iter_read_values
@@ -81,7 +81,7 @@ def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target
     reasons: dict[str, str] = {}
     for output, name in state.items():
         unpacking = _state_unpacking_nodes(model, name, target)
-        if any(node.op_type in operators.SELECTION_OPS for node in unpacking):
+        if any(node.op_type in float_ops.SELECTION_OPS for node in unpacking):
             reason = f"splits the packed state '{name}', so that each part keeps its own scale"
             reasons.update({str(node.name): reason for node in unpacking})
         packing = _state_packing_nodes(model, output, target)
@@ -99,7 +99,7 @@ def _only_moves_data(node: ir.Node, target: Target) -> bool:
     op, _ = find_lowering_rule(node, target)
     if op is not None:
         return op.is_data_movement
-    return node.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
+    return node.op_type in float_ops.PERMUTATION_OPS | float_ops.SELECTION_OPS
 
 
 def _state_unpacking_nodes(model: ir.Model, name: str, target: Target) -> list[ir.Node]:
@@ -246,7 +246,7 @@ def _is_elementwise_or_data_movement(node: ir.Node, target: Target) -> bool:
 
     A BatchNormalization counts: a sum or product with a constant becomes one.
     """
-    known = operators.ACTIVATION_OPS | operators.BINARY_FUNCTIONS.keys() | {_LOWERED_AFFINE_OP}
+    known = float_ops.ACTIVATION_OPS | float_ops.BINARY_FUNCTIONS.keys() | {_LOWERED_AFFINE_OP}
     return count_macs(node) == 0 and (node.op_type in known or _only_moves_data(node, target))
 
 
@@ -258,7 +258,7 @@ def _multiplies_by_gate(node: ir.Node) -> bool:
 def _is_gate(value: ir.Value | None) -> bool:
     """Whether `value` is the output of a (hard) sigmoid or tanh, possibly permuted or scaled."""
     producer = ir.producer(value)
-    while producer is not None and producer.op_type in operators.PERMUTATION_OPS | {
+    while producer is not None and producer.op_type in float_ops.PERMUTATION_OPS | {
         _LOWERED_AFFINE_OP
     }:
         producer = ir.producer(producer.inputs[0])

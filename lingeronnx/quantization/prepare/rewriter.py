@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InternalError, ModelError
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..config import QuantConfig
@@ -242,7 +242,7 @@ def check_deterministic(
     The runs are only made if `model` has random operators.
     """
     if not any(
-        node.op_type in operators.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)
+        node.op_type in float_ops.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)
     ):
         return
     names = [str(value.name) for value in model.graph.outputs]

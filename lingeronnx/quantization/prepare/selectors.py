@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...errors import ConfigError, suggest_nearest
-from ...graph import ir
+from ...ir import ir
 from ...runtime.runners import find_ancestors, iter_read_values
 
 __all__ = ["Selectors", "select_nodes", "select_tensors"]

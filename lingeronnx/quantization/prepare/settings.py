@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...interchange.qdq.import_model import ImportedQuantization
-from ...plan import PerGroup
+from ...ir.plan import PerGroup
 from ...targets import Target, get_target
 from ..config import QuantConfig
 

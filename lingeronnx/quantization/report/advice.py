@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ...errors import ConfigError
 from ...escaping import quote_shell
-from ...graph import ir
+from ...ir import ir
 from ...operators.rules.macs import count_macs
 from ..prepare.preparation import PreparedModel
 from ..prepare.selectors import select_nodes

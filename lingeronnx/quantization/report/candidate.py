@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from ...errors import ConfigError, ConstraintError, DataError, ModelError
-from ...graph import ir
-from ...graph.dynamic_tail import append_tail
+from ...ir import ir
+from ...ir.dynamic_tail import append_tail
 from ...operators.lowering import LoweringResult
 from ...operators.rules import Op
 from ...runtime.data import Progress

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...files import chip_file_path
-from ...graph import ir
-from ...graph.name_mapping import NameMapping
+from ...ir import ir
+from ...ir.name_mapping import NameMapping
+from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...operators.chip_part import extract_chip_part, is_host_dequant
-from ...plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...runtime.program_parts import ProgramPart
 from ...targets import Verdict
 from ...targets.latency import CycleSavings

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...runtime.data import Data, Progress
 from ...runtime.evaluation import evaluate
 from ...runtime.memory import bytes_per_sample, choose_batch_size

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...decibels import compute_sqnr_db
 from ...errors import ModelError
-from ...graph import ir
-from ...plan import Affine
+from ...ir import ir
+from ...ir.plan import Affine
 from ...runtime.accuracy_warnings import MIN_SQNR_DB
 from ...runtime.data import Progress
 from ...runtime.memory import trim_memory

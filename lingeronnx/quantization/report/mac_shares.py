@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from ...graph import ir
-from ...graph.dynamic_tail import DynamicTail
+from ...ir import ir
+from ...ir.dynamic_tail import DynamicTail
 from ...operators.rules.macs import count_macs_if_known, is_integer_product
 from ..partition import Partition
 

@@ -1,7 +1,7 @@
 """Find ways to run a float operator between chip parts on the chip, so that the parts merge.
 
 Another chip may support the operator, or another activation function that is trained in its place
-(`operators.ACTIVATION_SUBSTITUTES`).
+(`float_ops.ACTIVATION_SUBSTITUTES`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...graph import ir, operators
-from ...graph.detached_nodes import make_detached_node, make_detached_value
+from ...ir import float_ops, ir
+from ...ir.detached_nodes import make_detached_node, make_detached_value
 from ...operators.rules import can_lower
 from ...targets import PLATFORMS, Target
 from ...text import group_by_key
@@ -94,7 +94,7 @@ def _make_option(nodes: Sequence[ir.Node], target: Target) -> MergeOption:
             chips.append(platform.name)
     substitutes = [
         substitute
-        for substitute in operators.ACTIVATION_SUBSTITUTES.get(op_type, ())
+        for substitute in float_ops.ACTIVATION_SUBSTITUTES.get(op_type, ())
         if _can_run_as(substitute, nodes, target)
     ]
     names = tuple(str(node.name) for node in nodes)
@@ -103,7 +103,7 @@ def _make_option(nodes: Sequence[ir.Node], target: Target) -> MergeOption:
 
 def _computes(node: ir.Node) -> bool:
     """Whether `node` does more than move data."""
-    return bool(node.domain) or node.op_type not in operators.DATA_MOVEMENT_OPS
+    return bool(node.domain) or node.op_type not in float_ops.DATA_MOVEMENT_OPS
 
 
 def _can_run_as(op_type: str, nodes: Iterable[ir.Node], target: Target) -> bool:

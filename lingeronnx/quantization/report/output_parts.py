@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.rules.macs import count_macs
 from ...runtime.metrics import Agreement
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...deprecation import keep_old_members
-from ...graph import ir, operators
-from ...graph.name_mapping import NameMapping
+from ...ir import float_ops, ir
+from ...ir.name_mapping import NameMapping
 from ...operators.formats import DEQUANT, QUANT
 from ...operators.rules.macs import count_macs
 from ...runtime.program_parts import ProgramPart, split_into_parts
@@ -307,7 +307,7 @@ def _count_written_elements(node: ir.Node) -> int:
     Unknown dimensions count as 1.
     """
     is_standard = not node.domain
-    if node.op_type == "Constant" or (is_standard and node.op_type in operators.DATA_MOVEMENT_OPS):
+    if node.op_type == "Constant" or (is_standard and node.op_type in float_ops.DATA_MOVEMENT_OPS):
         return 0
     count = 0
     for value in node.outputs:

@@ -19,10 +19,10 @@ from ...deprecation import accept_old_parameters, keep_old_members
 from ...errors import ConstraintError
 from ...escaping import escape_html
 from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
-from ...graph import ir
 from ...interchange.convert import convert
+from ...ir import ir
+from ...ir.plan import Plan
 from ...operators.chip_part import extract_chip_part
-from ...plan import Plan
 from ...runtime.program_parts import split_into_parts
 from ...runtime.session import Session, open_lowered_session
 from ...targets import Target

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.rules.macs import count_macs
 from ...runtime.evaluation import Evaluation
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding

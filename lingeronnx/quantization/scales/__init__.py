@@ -2,7 +2,7 @@
 
 Owns: calibrators, the user's overrides for single tensors, scales imported with a model or from
 another tool's plan, the constraints of the target (`legalize`). Which power of two a scale becomes
-is decided in `plan.power_of_two`. Changes no graph. Must not know: stages, reports.
+is decided in `ir.plan.power_of_two`. Changes no graph. Must not know: stages, reports.
 """
 
 from .feasible import UnsupportedScaleError, legalize

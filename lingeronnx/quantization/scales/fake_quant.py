@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph import ir
-from ...plan import Affine, Plan
+from ...ir import ir
+from ...ir.plan import Affine, Plan
 
 __all__ = ["build_fake_quantized_graph", "split_at_tensors"]
 

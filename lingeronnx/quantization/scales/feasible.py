@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import ConstraintError
-from ...graph import ir
-from ...plan import Affine, PerGroup, Plan, make_grouped_qparams
-from ...plan.power_of_two import floor_power_of_two
+from ...ir import ir
+from ...ir.plan import Affine, PerGroup, Plan, make_grouped_qparams
+from ...ir.plan.power_of_two import floor_power_of_two
 from ...targets import Target
 from ..partition import Partition
 from .shared_scales import SharedScaleGroup

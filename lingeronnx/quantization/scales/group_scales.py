@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...plan import MAX_GROUP_FACTOR, Affine, make_grouped_qparams
+from ...ir.plan import MAX_GROUP_FACTOR, Affine, make_grouped_qparams
 
 __all__ = ["compute_group_qparams"]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...decibels import ratio_db
-from ...graph import ir
 from ...interchange.qdq.import_model import ImportedQuantization
-from ...plan import Affine, PerAxis
-from ...plan.power_of_two import floor_power_of_two
+from ...ir import ir
+from ...ir.plan import Affine, PerAxis
+from ...ir.plan.power_of_two import floor_power_of_two
 from ...targets import Target
 from ..config import QuantConfig
 from ..partition import Partition

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ...graph import ir
-from ...plan import Affine
+from ...ir import ir
+from ...ir.plan import Affine
 from ...targets import Target
 from ..calibration.statistics import Stats
 from ..partition import Partition

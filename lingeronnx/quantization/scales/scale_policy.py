@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine
 from ...operators.rules import Op
-from ...plan import Affine
 from ...targets import Target
 from ..calibration.calibrators import choose_affine_qparams, choose_symmetric_scale
 from ..calibration.statistics import ConsumerFunction, TensorStats

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...graph import ir
-from ...graph.disjoint import DisjointSets
+from ...ir import ir
+from ...ir.disjoint import DisjointSets
 from ...operators.formats import CLIP
 from ...operators.rules import Op
 from ...operators.rules.functions.activation import get_clip_bounds

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 from ...runtime.data import Progress
 from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ...runtime.runners import FloatRunner

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import ConfigError, suggest_nearest
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine, PerGroup, Plan
 from ...operators.formats import Format
 from ...operators.rules import find_lowering_rule
-from ...plan import Affine, PerGroup, Plan
 from ...targets import Target
 from ..lower import check_zero_points
 from ..methods import factors

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...graph import ir
 from ...interchange.qdq.import_model import ImportedQuantization
-from ...plan import Affine
-from ...plan.synthetic_calibration import is_synthetic
+from ...ir import ir
+from ...ir.plan import Affine
+from ...ir.plan.synthetic_calibration import is_synthetic
 from ...runtime.data import Progress
 from ...targets import Target
 from ..calibration.statistics import TensorStats

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ...graph import ir
-from ...plan import Plan
+from ...ir import ir
+from ...ir.plan import Plan
 from ...runtime.data import Data
 from ...runtime.runners import FloatRunner
 from ...targets import Target

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graph import ir
-from ...graph.digests import compute_value_digests
+from ...ir import ir
+from ...ir.digests import compute_value_digests
 from ...runtime.data import Progress
 from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ..lower import lower

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...graph import ir
-from ...plan import Plan, Transform
+from ...ir import ir
+from ...ir.plan import Plan, Transform
 from ...runtime.memory import choose_batch_size, trim_memory
 from ...targets import Target
 from ..calibration.statistics import TensorStats

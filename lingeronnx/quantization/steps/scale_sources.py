@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ...plan import Plan
+from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ..normalize import format_skipped_pass, is_strict_mode
 from ..prepare.preparation import PreparedModel

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...plan import Plan
+from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ..methods.refine import RefinementOptions
 from ..methods.scale_search import search_scales_by_output_error

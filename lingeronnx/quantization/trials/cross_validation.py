@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...graph import ir
-from ...plan import Plan
+from ...ir import ir
+from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ...runtime.runners import FloatRunner

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...decibels import convert_to_db
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
@@ -83,7 +83,7 @@ def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
     sample_count = candidate.fidelity.errors.shape[-1]
     for value in candidate.prepared.graph.graph.outputs:
         producer = ir.producer(value)
-        if producer is None or producer.op_type not in operators.SOFTMAX_OPS:
+        if producer is None or producer.op_type not in float_ops.SOFTMAX_OPS:
             continue
         shape = ir.get_shape(value) or ()
         rows = math.prod(dim or 1 for dim in shape[1:-1])

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ...errors import ConstraintError, ModelError
-from ...plan import Affine, Plan
+from ...ir.plan import Affine, Plan
 from ...runtime.data import HoldOut, Progress
 from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel

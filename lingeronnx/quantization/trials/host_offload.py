@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...operators.rules.macs import count_macs
 from ..legalize.chip_constants import LOWER_BOUND_KEY
 from ..prepare.preparation import PreparedModel
@@ -40,7 +40,7 @@ __all__ = [
 
 _FRONT_OPS = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL_OPS = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
-_NONLINEAR_OPS = operators.ACTIVATION_OPS | {"Softmax"}
+_NONLINEAR_OPS = float_ops.ACTIVATION_OPS | {"Softmax"}
 _MAX_FRONT_LAYERS = 1  # layers upstream of a front operator: a transform written as a convolution
 _MIN_GAIN_DB, _MAX_LOSS_DB = 3.0, 0.5  # minimum gain of some output, maximum loss of the others
 _MIN_CELL_GAIN_DB = 0.5  # the same gain for cells, which cost the host next to nothing
@@ -483,6 +483,6 @@ def _is_expectation_over_softmax(node: ir.Node) -> bool:
     """
     data = [value for value in node.inputs if value is not None and ir.const_value(value) is None]
     producer = ir.producer(data[0]) if len(data) == 1 else None
-    while producer is not None and producer.op_type in (*operators.RESHAPING_OPS, "Transpose"):
+    while producer is not None and producer.op_type in (*float_ops.RESHAPING_OPS, "Transpose"):
         producer = ir.producer(producer.inputs[0])
     return producer is not None and producer.op_type == "Softmax"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...graph import ir
+from ...ir import ir
 from ...operators.lowering import LoweringResult
 from ...operators.rules.macs import count_macs
 from ..partition import Partition

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Affine
 from ...operators.rules.macs import count_macs
-from ...plan import Affine
 from ...runtime.memory import trim_memory
 from ...runtime.metrics import Agreement
 from ...runtime.provenance import map_to_float_names

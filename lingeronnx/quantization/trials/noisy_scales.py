@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...plan import Plan
+from ...ir.plan import Plan
 from ..methods.scale_search import find_searchable_scales, rescale_tensors
 from ..report.candidate import Candidate, build_candidate
 from ..run_log import RunLog

@@ -15,8 +15,9 @@ import numpy as np
 from simulator.kernel import SimulatorError, Step, TensorSpec
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes
+from ...ir import ir
+from ...ir.attributes import Attributes
+from ...ir.plan import Affine
 from ...operators.formats import (
     Format,
     KernelInfo,
@@ -25,7 +26,6 @@ from ...operators.formats import (
     read_attributes,
     require_integer_op,
 )
-from ...plan import Affine
 from ..runners import FallbackSessionCache, FloatFallback
 from .dialects import ArithmeticSide
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import ConfigError, ModelError
-from ...graph import ir
+from ...ir import ir
 from ...operators.formats import INTEGER_OPS, Format
 from ...targets import Target
 from ...targets.arithmetic import Arithmetic

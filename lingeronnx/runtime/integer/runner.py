@@ -15,10 +15,10 @@ import numpy as np
 from simulator.kernel import SimulatorError, TensorSpec
 
 from ...errors import ConfigError, DataError, ModelError
-from ...graph import ir
-from ...graph.batch_axes import guess_batch_axis
+from ...ir import ir
+from ...ir.batch_axes import guess_batch_axis
+from ...ir.plan import Affine
 from ...operators.formats import QUANT
-from ...plan import Affine
 from ...targets import DEFAULT, Target, get_target
 from ...targets.arithmetic import QuantArithmetic
 from ..data import InputSpec

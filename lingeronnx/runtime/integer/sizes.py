@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from simulator.kernel import TensorSpec
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.attributes import Attributes
+from ...ir import ir
+from ...ir.attributes import Attributes
 from ...operators.formats import Format
 from ...targets import GENERIC
 from .bind import Binder

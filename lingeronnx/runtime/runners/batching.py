@@ -18,7 +18,7 @@ import onnx
 from simulator.kernel import TensorSpec
 from simulator.native import data_address
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 
 __all__ = [
     "PARALLEL_SAMPLES",
@@ -47,24 +47,24 @@ _MAX_PADDED_ELEMENTS = 256
 _MAX_EXTRA_ELEMENTS = 1024
 
 #: Operators on single elements, or on elements at the same index.
-_ELEMENTWISE_OPS = operators.UNARY_ELEMENTWISE_OPS | operators.BROADCASTING_OPS
+_ELEMENTWISE_OPS = float_ops.UNARY_ELEMENTWISE_OPS | float_ops.BROADCASTING_OPS
 #: Bit-exact for any batch: each element is rounded once or moved, each row computed separately.
 _BATCH_INVARIANT_OPS = (
-    operators.CORRECTLY_ROUNDED_OPS | operators.DATA_MOVEMENT_OPS | operators.SOFTMAX_FAMILY_OPS
+    float_ops.CORRECTLY_ROUNDED_OPS | float_ops.DATA_MOVEMENT_OPS | float_ops.SOFTMAX_FAMILY_OPS
 )
 #: Operators that preserve the number of elements: each sample stays aligned if the first is.
 _INVARIANT_IF_ALIGNED_OPS = (
-    operators.PERMUTATION_OPS
-    | operators.SOFTMAX_FAMILY_OPS
-    | operators.NORMALIZATION_OPS
+    float_ops.PERMUTATION_OPS
+    | float_ops.SOFTMAX_FAMILY_OPS
+    | float_ops.NORMALIZATION_OPS
     | _ELEMENTWISE_OPS
 )
 #: Operators for which a sample with a remainder has the same bits as repeated, without one.
 _INVARIANT_IF_REPEATED_OPS = (
-    operators.PERMUTATION_OPS
-    | operators.SOFTMAX_FAMILY_OPS
-    | operators.NORMALIZATION_OPS
-    | (_ELEMENTWISE_OPS & operators.CORRECTLY_ROUNDED_OPS)
+    float_ops.PERMUTATION_OPS
+    | float_ops.SOFTMAX_FAMILY_OPS
+    | float_ops.NORMALIZATION_OPS
+    | (_ELEMENTWISE_OPS & float_ops.CORRECTLY_ROUNDED_OPS)
 )
 
 

@@ -11,8 +11,8 @@ import onnx
 from simulator.kernel import NumpyKernel, TensorSpec
 
 from ...errors import ModelError
-from ...graph import ir, operators
 from ...hashing import hash_framed_parts
+from ...ir import float_ops, ir
 from .batching import (
     PARALLEL_SAMPLES,
     Batching,
@@ -258,7 +258,7 @@ class FloatFallback(NumpyKernel):
         self._specs: tuple[TensorSpec, ...] = ()
         #: Whether axis 0 of an input or output is not a batch axis: then arrays are run unchanged.
         self._has_no_batch_axis = any(
-            node.op_type in (*operators.SHAPE_QUERY_OPS, "NonZero") and not node.domain
+            node.op_type in (*float_ops.SHAPE_QUERY_OPS, "NonZero") and not node.domain
             for node in nodes
         )
 

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.batch_axes import guess_batch_axis, infer_batch_axes
-from ...plan import Affine
+from ...ir import ir
+from ...ir.batch_axes import guess_batch_axis, infer_batch_axes
+from ...ir.plan import Affine
 from ..data import InputSpec
 from .model_stages import ModelStage, group_tensors_by_size, split_into_stages
 from .ort_errors import explain_ort_error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ...graph import ir
+from ...ir import ir
 
 __all__ = ["ModelStage", "group_tensors_by_size", "split_into_stages"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 
 from ...errors import ConfigError, ModelError
-from ...graph import ir
-from ...graph.write_verification import iter_nodes_recursive
+from ...ir import ir
+from ...ir.write_verification import iter_nodes_recursive
 from .ort_errors import explain_ort_error
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import ModelError
-from ...graph import ir
-from ...graph.dynamic_tail import DynamicTail
+from ...ir import ir
+from ...ir.dynamic_tail import DynamicTail
 from .float_runner import FloatRunner, Stream
 
 __all__ = ["TailRunner"]

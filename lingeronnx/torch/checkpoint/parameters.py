@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, ModelError, format_exception, suggest_nearest
-from ...graph import ir
+from ...ir import ir
 from .file import write_value
 from .recurrent_weights import PackedWeights, match_packed_weights
 

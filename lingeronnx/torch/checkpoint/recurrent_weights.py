@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph import ir
+from ...ir import ir
 
 __all__ = ["PackedWeights", "match_packed_weights"]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
-from ...graph import ir
+from ...ir import ir
 from ...quantization.normalize.folding.constants import fold_constants
 from ...quantization.normalize.folding.identity import drop_identity
 from ...quantization.normalize.folding.zero_states import drop_zero_states

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...runtime.runners import FloatRunner
 
 __all__ = ["fold_constant_sizes"]
@@ -21,7 +21,7 @@ __all__ = ["fold_constant_sizes"]
 #: Limit of elements: larger tensors are no shapes.
 _MAX_ELEMENTS = 64
 #: Operators that generate large tensors from sizes.
-_DATA_OPERATORS = operators.DATA_GENERATING_OPS | operators.CONTROL_FLOW_OPS
+_DATA_OPERATORS = float_ops.DATA_GENERATING_OPS | float_ops.CONTROL_FLOW_OPS
 
 #: The values of one tensor in all runs.
 Arrays = Sequence[np.ndarray]
@@ -108,7 +108,7 @@ def _find_shape_tensors(model: ir.Model) -> set[ir.Value]:
     """Return the tensors computed from nothing but shapes and constants, without graph outputs."""
     shape_tensors: set[ir.Value] = set()
     for node in model.graph:
-        is_query = node.op_type in operators.SHAPE_QUERY_OPS and not node.domain
+        is_query = node.op_type in float_ops.SHAPE_QUERY_OPS and not node.domain
         if is_query or _computes_with_shapes(node, shape_tensors):
             shape_tensors.update(node.outputs)
     return shape_tensors - set(model.graph.outputs)

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ...errors import ConfigError, LingerOnnxError, ModelError, format_exception
-from ...graph import ir
+from ...ir import ir
 from ...runtime.runners import FloatRunner
 from .signature import Axes, FlattenedModel, resize_inputs, resolve_dynamic_axes
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError, ModelError, get_exception_text
 from ...files import temporary_folder
-from ...graph import ir
+from ...ir import ir
 from ..dynamo import import_dynamo
 from .cleanup import SCOPE_KEY
 from .signature import Axes

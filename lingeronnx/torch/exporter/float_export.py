@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError, ModelError
 from ...files import created_folder, write_text
-from ...graph import ir, onnx_file
+from ...ir import ir, onnx_file
 from ..checkpoint.parameters import is_parameter, load_module_checkpoint
 from .cleanup import clean_graph, sort_initializers
 from .equivalence import TorchRun, compare_with_torch, run_by_name, run_on_dynamic_axes

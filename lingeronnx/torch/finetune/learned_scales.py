@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...plan import Affine, Plan
+from ...ir.plan import Affine, Plan
 from ...quantization.partition import Partition
 from ...quantization.scales import group_shared_scales, legalize
 from ...targets import Target

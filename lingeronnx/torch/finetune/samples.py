@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...errors import DataError
-from ...graph import ir
+from ...ir import ir
 from ...runtime.data import Data
 from ...runtime.runners import FloatRunner
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, wrap_user_errors
-from ...graph import ir
+from ...ir import ir
 from ...quantization.prepare.float_outputs import map_outputs_to_logits
 from ...runtime.data import Progress
 from ..checkpoint.file import Checkpoint

@@ -25,7 +25,7 @@ from simulator.kernel import Kernel
 from simulator.kernels.recurrent.layer import RecurrentKernel
 
 from ...errors import ModelError
-from ...graph import ir
+from ...ir import ir
 from ...operators.extension import get_fake_quantizers
 from ...operators.formats import recurrent
 from .fake_common import FakeQuantContext, FakeQuantizer, subtract_zero_points

@@ -24,8 +24,8 @@ from torch import nn
 from simulator.kernel import Kernel, Step, TensorSpec
 from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
-from ...graph import ir
-from ...plan import ConstantSource, Plan
+from ...ir import ir
+from ...ir.plan import ConstantSource, Plan
 from ...quantization.lower import lower
 from ...quantization.partition import Partition
 from ...runtime.integer.runner import IntegerRunner

@@ -36,7 +36,7 @@ from simulator.fixed_point import (
 )
 
 from ...errors import ModelError
-from ...plan import Affine
+from ...ir.plan import Affine
 
 __all__ = [
     "RequantizationRule",

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...runtime.runners import FloatFallback
 from ..checkpoint.parameters import is_parameter
 from ..qat.fake_common import FakeQuantContext
@@ -27,7 +27,7 @@ from ..qat.float_fallback import TorchFallback
 __all__ = ["ComputedConstants"]
 
 #: Operators that only rearrange elements: `parameter_constants` follows these through the passes.
-_ELEMENT_MOVING_OPERATORS = operators.DATA_MOVEMENT_OPS | {"Constant", "Pad"}
+_ELEMENT_MOVING_OPERATORS = float_ops.DATA_MOVEMENT_OPS | {"Constant", "Pad"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _collect_constant_subgraphs(model: ir.Model) -> dict[ir.Value, set[ir.Node]]
     """
     upstream_nodes: dict[ir.Value, set[ir.Node]] = {}
     for node in model.graph:
-        if node.op_type in operators.RANDOM_OPS or ir.has_subgraphs(node):
+        if node.op_type in float_ops.RANDOM_OPS or ir.has_subgraphs(node):
             continue
         inputs = [value for value in node.inputs if value is not None]
         if all(value in upstream_nodes or ir.const_value(value) is not None for value in inputs):

@@ -24,8 +24,8 @@ from torch import nn
 from ...errors import ConfigError, suggest_nearest
 from ...escaping import escape_lines
 from ...files import created_folder, temporary_folder, write_text
-from ...graph import ir
-from ...graph.batch_axes import BATCH_AXES_KEY
+from ...ir import ir
+from ...ir.batch_axes import BATCH_AXES_KEY
 from ...operators.formats import DEQUANT
 from ...quantization import QuantizedModel
 from ..exporter.float_export import Exported

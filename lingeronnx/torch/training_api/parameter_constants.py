@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ModelError
-from ...graph import ir, operators
+from ...ir import float_ops, ir
 from ...quantization import PlannedModel
 from ...quantization.methods import factors
 from ..checkpoint.parameters import load_checkpoint
@@ -42,7 +42,7 @@ __all__ = [
 #: Limit of elements: integers up to twice this number are exact in float32.
 _MAX_ELEMENTS = 1 << 23
 #: Layers with a bias.
-_LAYERS = operators.LAYER_OPS - operators.RECURRENT_OPS - {"MatMul"}
+_LAYERS = float_ops.LAYER_OPS - float_ops.RECURRENT_OPS - {"MatMul"}
 
 
 class NetParameters:

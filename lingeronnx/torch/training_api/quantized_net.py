@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
-from ...graph import ir
-from ...plan import Plan
+from ...ir import ir
+from ...ir.plan import Plan
 from ...quantization import QuantizedModel, build_quantized_model
 from ...quantization.calibration import TensorStats
 from ...quantization.scales import assign_qparams, group_shared_scales

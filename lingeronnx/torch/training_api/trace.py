@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from ...errors import DataError
 from ...escaping import escape_invisible
 from ...files import temporary_folder
-from ...graph import ir
+from ...ir import ir
+from ...ir.plan import Plan
 from ...operators.rules import find_lowering_rule
-from ...plan import Plan
 from ...quantization import PlannedModel, PreparedModel, plan_model, prepare_model
 from ...quantization.config import QuantConfig
 from ...runtime.runners import get_input_specs

@@ -3,7 +3,7 @@
 import numpy as np
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lingeronnx.analysis.check.check import check, structure
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.report.program import ProgramReport
 from lingeronnx.targets import VerdictFinding
 from tests.artefacts import quantized

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import lingeronnx as lo
 from lingeronnx.analysis.check import rules
 from lingeronnx.analysis.check.integer_graph import check_integer
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.operators.rules import format_limit_rule

@@ -28,7 +28,7 @@ def test_it_has_the_verdict_the_costs_and_the_arguments():
 def test_a_float_model_that_breaks_limits(tmp_path):
     """The command writes it beside check.txt, where something is wrong as well."""
     graph = net()
-    lo.graph.ir.save(graph, tmp_path / "m.onnx")
+    lo.ir.ir.save(graph, tmp_path / "m.onnx")
     words = [
         "check",
         str(tmp_path / "m.onnx"),

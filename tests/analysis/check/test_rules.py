@@ -4,7 +4,7 @@ import onnx
 
 import lingeronnx as lo
 from lingeronnx.analysis.check import rules
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.backend_passes.fault_workarounds import HANDLED_FAULTS
 from lingeronnx.luna.fault_triggers import _TRIGGERS
 from lingeronnx.luna.faults import LunaFault

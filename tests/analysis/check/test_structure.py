@@ -14,7 +14,7 @@ from onnx import helper
 import lingeronnx as lo
 from lingeronnx import api, cli
 from lingeronnx.analysis.check.suspicions import Suspicion
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.nets import Net
 
 

@@ -39,8 +39,8 @@ from lingeronnx.analysis.compare.finding import make_finding
 from lingeronnx.analysis.compare.input_layout import check_input_layout
 from lingeronnx.analysis.compare.join import ComparedTensor, TensorJoin, join_tensors
 from lingeronnx.analysis.compare.sources import open_source
-from lingeronnx.graph import ir
-from lingeronnx.graph.digests import compute_output_digest
+from lingeronnx.ir import ir
+from lingeronnx.ir.digests import compute_output_digest
 from lingeronnx.runtime.provenance import METADATA_KEY, store_provenance
 from lingeronnx.runtime.session import Session
 

@@ -13,8 +13,8 @@ from lingeronnx.analysis.compare.clipped_inputs import duplicate_with_clipped_in
 from lingeronnx.analysis.compare.join import join_tensors
 from lingeronnx.analysis.compare.sources import FloatSource, open_source
 from lingeronnx.analysis.stats.stored_form import StoredForm
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine
 from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
 from tests.artefacts import quantized

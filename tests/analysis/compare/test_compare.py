@@ -185,7 +185,7 @@ def test_five_hundred_layers(tmp_path):
 def test_command(compared, tmp_path):
     """Real files in, one JSON object out; a wrong folder is told in one line."""
     _, _, model, q, data = compared
-    lo.graph.ir.save(model, tmp_path / "model.onnx")
+    lo.ir.ir.save(model, tmp_path / "model.onnx")
     q.save(tmp_path / "q.onnx")
     np.savez(tmp_path / "data.npz", **data)
     words = [

@@ -11,8 +11,8 @@ from lingeronnx.analysis.compare.join import ComparedTensor, TensorJoin, join_te
 from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, PlannedSource, open_source
 from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.errors import DataError
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine
 from tests.artefacts import quantized
 from tests.nets import Net, asymmetric, branches, concat, depthwise, plain, residual, samples
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming

@@ -23,7 +23,7 @@ from lingeronnx.analysis.compare.option_trials import (
 )
 from lingeronnx.analysis.compare.sources import open_source
 from lingeronnx.escaping import escape_invisible
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.provenance import load_quantize_settings
 from tests.compat.test_two_models import net
 from tests.each import check_each

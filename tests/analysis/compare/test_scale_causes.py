@@ -14,8 +14,8 @@ from lingeronnx.analysis.compare import scale_causes
 from lingeronnx.analysis.compare.join import ComparedTensor
 from lingeronnx.analysis.compare.scale_causes import diagnose_scale
 from lingeronnx.analysis.stats.stored_form import StoredForm
-from lingeronnx.graph import operators
-from lingeronnx.plan import Affine
+from lingeronnx.ir import float_ops
+from lingeronnx.ir.plan import Affine
 from tests.case_selection import limit_examples
 from tests.each import check_each
 
@@ -107,4 +107,4 @@ def test_a_wrong_scale_is_that_of_the_tensor_before(monkeypatch):
         row = SimpleNamespace(kinds=(op_type, op_type), stored_form=SimpleNamespace(q=Affine(4.0)))
         assert diagnose_scale(row, {"before": row}, {}) is None
 
-    check_each(check, sorted(operators.SCALE_PRESERVING_OPS))
+    check_each(check, sorted(float_ops.SCALE_PRESERVING_OPS))

@@ -13,7 +13,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.analysis.compare.weight_order import find_swapped_channels
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.nets import Net, depthwise, plain
 
 

@@ -142,7 +142,7 @@ def nets(tmp_path_factory):
     """A float file with an outlier, data, and the model quantized."""
     folder = tmp_path_factory.mktemp("nets")
     graph = plain()
-    from lingeronnx.graph import ir
+    from lingeronnx.ir import ir
 
     ir.save(graph, folder / "net.onnx")
     x = np.random.default_rng(1).standard_normal((20, 3, 12, 12)).astype(np.float32)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.analysis.profile.profile import COLUMNS, list_operator_tensors, source_location
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests.analysis.profile.test_events import read_events
 
 ROOT = Path(__file__).parents[3]

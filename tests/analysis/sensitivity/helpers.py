@@ -6,7 +6,7 @@ import numpy as np
 
 from lingeronnx.analysis.sensitivity.layers import build_roundable_model, list_rounded_operators
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import plan_model, prepare_model
 from tests.nets import Net
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.analysis.sensitivity.kernels import FINE_BITS, KernelRunner, build_integer_operators
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine
 from lingeronnx.quantization import plan_model, prepare_model
 from tests.nets import Net
 

@@ -18,7 +18,7 @@ from lingeronnx.analysis.sensitivity.layer_histograms import (
 )
 from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.errors import ConfigError
-from lingeronnx.plan import Affine, PerAxis
+from lingeronnx.ir.plan import Affine, PerAxis
 from simulator._disk_cache import cache_folder
 from tests.analysis.sensitivity.helpers import data, small_net
 from tests.nets import residual

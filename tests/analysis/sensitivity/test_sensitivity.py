@@ -23,7 +23,7 @@ from lingeronnx.analysis.sensitivity.layers import list_rounded_operators, resto
 from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivity
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.config import merge_overrides
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.runners.segments import Segments

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.lower import lower
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.runners.segments import Segments

@@ -22,8 +22,8 @@ from lingeronnx.analysis.stats.channels import ChannelSums
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.analysis.stats.stored_form import StoredForm
 from lingeronnx.decibels import ratio_db
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine
 from lingeronnx.quantization.report.fidelity import describe_break
 from lingeronnx.runtime.metrics import Agreement
 from tests.case_selection import limit_examples

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lingeronnx.analysis.stats.distribution import Distribution
 from lingeronnx.analysis.stats.pair_measures import PairMeasures, kl_divergence
 from lingeronnx.analysis.stats.stored_form import StoredForm
-from lingeronnx.plan import Affine
+from lingeronnx.ir.plan import Affine
 from tests.case_selection import limit_examples
 
 LARGEST = 3.4028234663852886e38

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.analysis.stats.stored_form import StoredForm, matching_factors
-from lingeronnx.plan import Affine
+from lingeronnx.ir.plan import Affine
 
 
 @pytest.mark.parametrize("factor", [(1.0,), (4.0,), (0.5, 2.0, 1.0)])

@@ -11,7 +11,7 @@ import lingeronnx
 from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.deployment.c_program import host_source
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 
 from . import programs

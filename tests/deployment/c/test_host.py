@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from lingeronnx.deployment.c_program import host_source
 from lingeronnx.deployment.c_program.build import HOST_FLAGS
 from lingeronnx.errors import ConfigError, ConstraintError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 
 needs_generator = pytest.mark.skipif(

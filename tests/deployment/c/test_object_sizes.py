@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from lingeronnx import api
 from lingeronnx.cli import main
 from lingeronnx.deployment.c_program import build, host_source, object_sizes
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 from tests.ops.test_recurrent_forms import streaming
 

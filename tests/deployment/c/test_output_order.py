@@ -10,7 +10,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.deployment.c_program import host_source
 from lingeronnx.deployment.c_program.host_proof import prove_program
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 from tests.packer import judge
 

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
-from lingeronnx.plan import MAX_GROUP_FACTOR, Affine, PerAxis, PerGroup, Plan, make_grouped_qparams
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import (
+    MAX_GROUP_FACTOR,
+    Affine,
+    PerAxis,
+    PerGroup,
+    Plan,
+    make_grouped_qparams,
+)
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.quantization.scales.group_scales import compute_group_qparams
 from tests import artefacts, nets

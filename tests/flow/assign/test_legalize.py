@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lingeronnx.plan import Affine
+from lingeronnx.ir.plan import Affine
 from lingeronnx.quantization.scales.feasible import _ScaleLegalizer
 from lingeronnx.targets import get_target
 from tests.call_counts import count_calls

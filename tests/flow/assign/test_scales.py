@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError, ConstraintError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.luna import VENUS
 from lingeronnx.operators.rules.layers.pool import is_lowered_to_linear
-from lingeronnx.plan import Affine, Plan
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.quantization.scales import group_shared_scales, legalize
 from lingeronnx.targets import GENERIC

@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.api import simulate
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine, Plan
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.quantization.calibration import TensorStats
 from lingeronnx.quantization.calibration.calibrators import (
     choose_affine_qparams,

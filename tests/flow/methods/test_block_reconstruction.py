@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import RefinementOptions, plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.methods.block_reconstruction import (
     compute_block_metric,

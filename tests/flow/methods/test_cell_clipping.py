@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.methods.cell_clipping import simulate_retained_cells
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

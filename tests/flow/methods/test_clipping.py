@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.calibration import collect_stats
 from lingeronnx.quantization.methods.clipping import find_costly_clipping
 from lingeronnx.quantization.normalize import normalize

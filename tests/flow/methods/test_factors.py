@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.calibration import collect_stats
 from lingeronnx.quantization.methods import factors
 from lingeronnx.quantization.methods.equalize import equalize_channels

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.plan import Affine, Plan
+from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.quantization.methods.float_targets import collect_layer_targets
 from lingeronnx.quantization.methods.refine import find_refinable_layers
 from lingeronnx.quantization.normalize import normalize

@@ -5,7 +5,7 @@ itself.
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.methods.output_gradients import OutputMoments, compute_output_moments

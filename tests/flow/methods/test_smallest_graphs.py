@@ -8,8 +8,8 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
-from lingeronnx.plan import Plan
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Plan
 from lingeronnx.quantization.calibration import collect_stats
 from lingeronnx.quantization.factor_groups import HOST_SCALING_REASON
 from lingeronnx.quantization.methods import factors

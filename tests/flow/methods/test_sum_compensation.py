@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import (
     RefinementOptions,
     build_candidate,

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.graph import ir
-from lingeronnx.graph.digests import compute_value_digests
+from lingeronnx.ir import ir
+from lingeronnx.ir.digests import compute_value_digests
 from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.methods.refine import find_refinable_layers
 from lingeronnx.quantization.prepare.float_outputs import FloatOutputCache

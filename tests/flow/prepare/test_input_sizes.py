@@ -10,7 +10,7 @@ from onnx.parser import parse_model
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 
 WEIGHT = np.random.default_rng(3).standard_normal((4, 3, 3, 3)).astype(np.float32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.targets import PLATFORMS
 from tests.passes.helpers import proto, rand
 

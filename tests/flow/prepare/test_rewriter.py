@@ -9,7 +9,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import InternalError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import normalize as passes
 from lingeronnx.quantization.prepare import rewriter
 from lingeronnx.quantization.steps import scale_assignment

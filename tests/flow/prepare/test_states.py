@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.errors import DataError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.rules.macs import count_macs
 from lingeronnx.quantization.prepare.recurrent_states import (
     find_cell_updates,

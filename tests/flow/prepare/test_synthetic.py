@@ -14,9 +14,9 @@ from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.cli import main
 from lingeronnx.compat import AnalysisQuant
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
-from lingeronnx.plan import Plan
-from lingeronnx.plan.synthetic_calibration import CALIBRATION_KEY, SYNTHETIC_WARNING
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Plan
+from lingeronnx.ir.plan.synthetic_calibration import CALIBRATION_KEY, SYNTHETIC_WARNING
 from lingeronnx.quantization.prepare import generate_synthetic_inputs
 from lingeronnx.runtime.data import InputSpec
 from lingeronnx.runtime.session import Session

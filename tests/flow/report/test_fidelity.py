@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import build_candidate, plan_model, prepare_model
 from lingeronnx.quantization.report.evaluation import format_clipped_values
 from lingeronnx.runtime.data import Data, InputSpec

@@ -5,7 +5,7 @@ this chip has.
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import operators
+from lingeronnx.ir import float_ops
 from tests import nets
 
 
@@ -30,7 +30,7 @@ def test_an_activation_has_one_in_its_place(operator):
     found = gap(operator).merges
     assert found
     assert all(
-        merge.instead and set(merge.instead) <= set(operators.ACTIVATION_SUBSTITUTES[operator])
+        merge.instead and set(merge.instead) <= set(float_ops.ACTIVATION_SUBSTITUTES[operator])
         for merge in found
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.report.output_parts import PartAgreement, find_part_boundaries
 from tests.passes.helpers import graph, rand
 

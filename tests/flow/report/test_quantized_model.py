@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
 from lingeronnx.interchange.convert import convert
+from lingeronnx.ir import ir
 from tests import nets
 
 X = np.random.default_rng(0).standard_normal((40, 3, 8, 8)).astype(np.float32)

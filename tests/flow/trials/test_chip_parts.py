@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS
 from lingeronnx.quantization.report.program import PartReport, ProgramReport
 from lingeronnx.runtime.program_parts import split_into_parts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx import api
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import RefinementOptions, plan_model, prepare_model
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.report.fidelity import select_measured_tensors

@@ -7,7 +7,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.api import quantization
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.scales import scale_policy
 from lingeronnx.quantization.trials import held_out
 from lingeronnx.runtime.data import Data, HoldOut, InputSpec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir, operators
+from lingeronnx.ir import float_ops, ir
 from lingeronnx.quantization import RunLog, build_candidate, plan_model, prepare_model, run_trial
 from lingeronnx.quantization.report.fidelity import Fidelity
 from lingeronnx.quantization.trials import Criterion, host_offload
@@ -108,7 +108,7 @@ def test_a_logarithm_within_the_network_is_no_front(bend: str) -> None:
     assert find_offload_candidates(model, has_poor_output=True) == []
 
 
-@pytest.mark.parametrize("bend", sorted(operators.ACTIVATION_OPS - {"PRelu"}))
+@pytest.mark.parametrize("bend", sorted(float_ops.ACTIVATION_OPS - {"PRelu"}))
 def test_any_activation_tells_a_network(bend: str) -> None:
     """A logarithm behind it alone, of sums that are positive, is none of a front."""
     net = Net(_FRAMES, _WINDOW, opset=24)

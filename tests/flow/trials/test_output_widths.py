@@ -11,8 +11,8 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, ConstraintError
-from lingeronnx.graph import ir
-from lingeronnx.plan import Affine, Plan
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.runtime.program_parts import split_into_parts
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import PLATFORMS

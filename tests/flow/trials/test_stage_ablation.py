@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
-from lingeronnx.plan import Plan
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Plan
 from lingeronnx.quantization import pipeline
 from lingeronnx.quantization.steps import scale_assignment
 from tests.flow.methods.test_refine import net, smooth

@@ -2,8 +2,8 @@
 
 import onnxruntime as ort
 
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.exact.write import DOMAIN, build_kernel_function
+from lingeronnx.ir import ir
 
 
 def session(model):

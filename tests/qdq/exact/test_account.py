@@ -12,10 +12,10 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.exact.exact_file import ExactFile
 from lingeronnx.interchange.qdq.exact.verification import random_feeds
 from lingeronnx.interchange.qdq.exact.write import write_exact
+from lingeronnx.ir import ir
 from tests.case_selection import mark_rest_slow
 from tests.nets import NETS, Net, quantized
 from tests.passes.test_attention import attention

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.exact.verification import (
     make_batch_dynamic,
     open_as_user,
@@ -14,6 +13,7 @@ from lingeronnx.interchange.qdq.exact.verification import (
     separate_batch_axis,
 )
 from lingeronnx.interchange.qdq.exact.write import write_exact
+from lingeronnx.ir import ir
 from tests.nets import Net, quantized
 
 CASES = {

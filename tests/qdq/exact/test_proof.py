@@ -5,7 +5,6 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
 from lingeronnx.interchange.qdq.exact.verification import (
     compare_with_simulator,
     make_batch_dynamic,
@@ -14,7 +13,8 @@ from lingeronnx.interchange.qdq.exact.verification import (
     random_feeds,
 )
 from lingeronnx.interchange.qdq.exact.write import write_exact
-from lingeronnx.plan import Affine
+from lingeronnx.ir import ir
+from lingeronnx.ir.plan import Affine
 from tests.nets import Net, quantized
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.arguments import selection as arguments
 from lingeronnx.luna.backend_passes.cost_rewrites import apply_cost_rewrites, selection
 from lingeronnx.luna.backend_passes.cost_rewrites.data_movement import (

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.backend_passes.node_builders import insert_concat
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target

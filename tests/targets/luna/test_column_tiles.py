@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.backend_passes.packer_view import PackerGraphView
 from lingeronnx.luna.backend_passes.tiling import iterative_search

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from lingeronnx import api
 from lingeronnx.analysis.check.packer_file import check_packed
 from lingeronnx.deployment.c_program import host_source
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.runtime.session import Session
 from tests import nets

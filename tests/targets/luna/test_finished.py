@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS
 from lingeronnx.luna.backend_passes import pipeline as module
 from lingeronnx.luna.result_cache import ResultCache

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import get_target

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.targets import get_target
 from tests import measured_rows, nets, packability

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.case_selection import mark_rest_slow

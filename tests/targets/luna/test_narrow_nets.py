@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
-from lingeronnx.graph.name_mapping import apply_file_names
+from lingeronnx.ir import ir
+from lingeronnx.ir.name_mapping import apply_file_names
 from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.operators.chip_part import extract_chip_part
 from lingeronnx.targets import get_target

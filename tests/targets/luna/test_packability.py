@@ -9,7 +9,7 @@ import copy
 import onnx
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets, packability
 from tests.artefacts import quantized
 from tests.case_selection import mark_rest_slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.arguments.candidates import iterate_candidates
 from lingeronnx.luna.arguments.psram_first import move_back_to_shared

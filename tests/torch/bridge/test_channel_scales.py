@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.formats.layers import FloatLinear
 from lingeronnx.quantization.lower import extract_plan, lower
 from lingeronnx.targets import GENERIC

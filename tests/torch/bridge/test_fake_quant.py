@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 import lingeronnx.operators.formats
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.operators.formats.layers import FloatLinear
 from lingeronnx.runtime.integer.runner import IntegerRunner
 from lingeronnx.runtime.runners import FloatFallback

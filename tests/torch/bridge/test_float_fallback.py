@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from lingeronnx.errors import ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import FloatFallback
 from simulator.kernel import TensorSpec
 from tests.case_selection import limit_examples

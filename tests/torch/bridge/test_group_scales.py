@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.plan import PerGroup
+from lingeronnx.ir.plan import PerGroup
 from lingeronnx.targets import GENERIC
 from tests import nets
 from tests.flow.assign.test_group_scales import flat, grouped, rows

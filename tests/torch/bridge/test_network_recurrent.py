@@ -7,7 +7,7 @@ import itertools
 import onnx_ir as oir
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.runtime.integer.runner import IntegerRunner

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.torch.training_api.computed_constants import (
     ComputedConstants,
     _find_constant_subgraphs,

@@ -11,7 +11,7 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.torch.checkpoint.parameters import load_checkpoint, state_dict
 from lingeronnx.torch.training_api.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
 from tests.case_selection import mark_rest_slow

@@ -11,7 +11,7 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.torch.checkpoint.parameters import (
     is_parameter,

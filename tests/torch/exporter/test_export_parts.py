@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lingeronnx.errors import DataError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.torch.checkpoint.recurrent_weights import match_packed_weights
 from lingeronnx.torch.exporter.constant_sizes import _make_reshape_target, fold_constant_sizes

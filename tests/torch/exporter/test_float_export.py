@@ -13,7 +13,7 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError, ModelError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.torch.checkpoint.parameters import state_dict
 from lingeronnx.torch.exporter.exporters import _get_scope_name, _module_path
 from tests.artefacts import folder_of

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.api.finetuning import replace_initializers
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.quantization import plan_model, prepare_model
 from lingeronnx.quantization.lower import lower
 from tests import nets

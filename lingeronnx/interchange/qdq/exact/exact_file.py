@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ....graph import ir
+from ....ir import ir
 from .tie_offsets import FLOAT32_EXACT_LIMIT
 from .verification import (
     MatchCount,

@@ -23,7 +23,7 @@ from simulator.fixed_point import (
 )
 from simulator.kernel import Kernel
 
-from ....graph import ir
+from ....ir import ir
 from .nodes import IntegerNodes, NotExactError
 
 __all__ = ["KernelWriter", "LAYER_WRITERS", "Shapes", "max_magnitude"]

@@ -19,7 +19,7 @@ from simulator.channel_rescale import ChannelScaleForms
 from simulator.fixed_point import ChainedForm, RescaleForm, ScaleForm, ShiftForm, WideScaleForm
 from simulator.piecewise import Piecewise
 
-from ....graph import ir
+from ....ir import ir
 
 __all__ = ["IntegerNodes", "NotExactError", "Operand"]
 

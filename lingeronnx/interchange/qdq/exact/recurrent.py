@@ -18,7 +18,7 @@ from simulator.kernel import Kernel
 from simulator.kernels.recurrent.layer import RecurrentKernel
 from simulator.piecewise import Piecewise, load_piecewise
 
-from ....graph import ir
+from ....ir import ir
 from .layers import KernelWriter, Shapes, integer_matmul, max_magnitude
 from .nodes import IntegerNodes, NotExactError
 

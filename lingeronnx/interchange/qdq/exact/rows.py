@@ -22,7 +22,7 @@ from simulator.kernels.softmax import (
     NEWTON_SEED,
 )
 
-from ....graph import ir
+from ....ir import ir
 from .layers import KernelWriter, Shapes
 from .nodes import IntegerNodes
 

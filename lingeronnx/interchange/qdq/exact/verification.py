@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....errors import ModelError
-from ....graph import ir, operators
+from ....ir import float_ops, ir
+from ....ir.plan import Affine
 from ....operators.formats import DEQUANT, read_attributes
-from ....plan import Affine
 from ....runtime.data.inputs import InputSpec
 from ....runtime.integer.runner import IntegerRunner
 from ....runtime.runners.ort_errors import explain_ort_error
@@ -46,10 +46,10 @@ Feeds = Mapping[str, np.ndarray]
 
 #: Float operators that compute every sample independently of the others in the batch.
 _BATCH_SAFE_OPS = (
-    operators.SOFTMAX_FAMILY_OPS
-    | operators.DATA_MOVEMENT_OPS
-    | operators.BROADCASTING_OPS
-    | operators.UNARY_ELEMENTWISE_OPS
+    float_ops.SOFTMAX_FAMILY_OPS
+    | float_ops.DATA_MOVEMENT_OPS
+    | float_ops.BROADCASTING_OPS
+    | float_ops.UNARY_ELEMENTWISE_OPS
 )
 
 

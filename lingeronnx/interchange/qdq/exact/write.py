@@ -21,12 +21,12 @@ from simulator import kernels as k
 from simulator.kernel import Kernel
 
 from ....errors import ModelError
-from ....graph import ir
-from ....graph.attributes import get_number, get_scales
+from ....ir import ir
+from ....ir.attributes import get_number, get_scales
+from ....ir.plan import Affine
 from ....operators.formats import DEQUANT, QUANT, Format
 from ....operators.formats.float_model import FloatNodeBuilder
 from ....operators.formats.layers import FloatLinear, WeightedIntegerOp
-from ....plan import Affine
 from ....runtime.integer.bind import bind_kernel
 from ..qdq_writer import QdqGraph, QdqWriter
 from .layers import LAYER_WRITERS, KernelWriter, Shapes

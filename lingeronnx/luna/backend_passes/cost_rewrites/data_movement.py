@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import CONCAT, SLICE, TRANSPOSE
 from ..node_builders import MAX_CONCAT_INPUTS
 from .graph_editor import Matrix, RewriteEditor, element_count, static_shape

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.detached_nodes import make_detached_node, make_detached_value
+from ....ir import ir
+from ....ir.detached_nodes import make_detached_node, make_detached_value
 from ....operators.formats import QUANT, RESHAPE, TRANSPOSE
 from ....targets import Target
 from ...packer.limits.limit_tables import get_layer_limits

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import CONCAT, SLICE, TRANSPOSE
 from ...kernel_costs import KernelCosts
 from ...timing import estimate_max_cycles

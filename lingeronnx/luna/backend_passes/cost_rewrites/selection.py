@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ....graph import ir
+from ....ir import ir
 from ....targets._target import AppliedRewrite
 from ....targets.latency import CycleSavings, Latency
 from ....targets.objective import ACCURACY, MEMORY, PLAIN, get_objective

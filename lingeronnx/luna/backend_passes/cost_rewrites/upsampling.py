@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import CONCAT, CONV_TRANSPOSE2D, RESHAPE
 from ..node_builders import IDENTITY_WEIGHT, POINTWISE_CONV_ATTRIBUTES
 from .data_movement import get_concat_axis

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import (
     ADD,
     AVG_POOL2D,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ....graph import ir
+from ....ir import ir
 from ..node_builders import find_scale, make_concat, make_slice
 from .cascades import Cascade, RowRange, Tile
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import CONV2D
 from ....targets._target import AppliedRewrite
 from ...arguments.psram_first import move_back_to_shared

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from ....alignment import round_up
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import CONV2D
 from ....operators.formats.data_movement.selection import sliced_positions
 from ....targets._target import AppliedRewrite

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ....graph import ir
+from ....ir import ir
 from ....targets._target import AppliedRewrite
 from ..packer_view import PackerGraphView
 from .cascades import Cascade, Tile, axis_length, find_cascades, sample_bytes

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D
 from ....targets import Target
 from ....targets._target import AppliedRewrite

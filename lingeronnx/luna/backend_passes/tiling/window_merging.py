@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import CONCAT
 from ....operators.formats.data_movement.selection import sliced_positions
 from .cascades import WINDOW_OPERATORS, Cascade, RowRange, axis_length

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ....alignment import round_up
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import QUANT
 from ....operators.rules.layers.conv import ConvGeometry, has_known_shapes
 from ....targets import Target

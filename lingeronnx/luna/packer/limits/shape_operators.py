@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....targets import Target
 from ...packer_profile import get_packer_profile
 from ..window import format_shape, is_float_node, static_shape

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from simulator.kernel import Kernel
 
-from ....graph import ir
-from ....graph.attributes import Attributes, AttributeValue, get_int
-from ....plan import Affine
+from ....ir import ir
+from ....ir.attributes import Attributes, AttributeValue, get_int
+from ....ir.plan import Affine
 from ....targets.arithmetic import ConcatArithmetic as Arithmetic
 from .. import shape_inference as rules
 from .._base import (

@@ -12,9 +12,9 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ....errors import ModelError
-from ....graph import ir
-from ....graph.attributes import AttributeValue, get_int
-from ....plan import Affine
+from ....ir import ir
+from ....ir.attributes import AttributeValue, get_int
+from ....ir.plan import Affine
 from ....targets.arithmetic import PadArithmetic
 from .. import shape_inference as rules
 from .._base import Attr, Format, KernelInfo, make_zero_point_attributes, make_zero_point_spec

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ....errors import ModelError
-from ....graph.attributes import get_int, get_ints
+from ....ir.attributes import get_int, get_ints
 from .._base import Attr, Format, KernelInfo
 
 __all__ = ["FAMILY", "RESHAPE", "FLATTEN", "SQUEEZE", "UNSQUEEZE", "TRANSPOSE"]

@@ -5,7 +5,7 @@ Each input is requantized to the output's scale.
 
 from __future__ import annotations
 
-from ....graph import ir
+from ....ir import ir
 from ....targets import Target
 from ....targets.arithmetic import ConcatArithmetic as Arithmetic
 from ....targets.limits import BinaryOperandLimits

@@ -22,10 +22,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....graph.detached_nodes import make_detached_node, make_detached_value
-from ....plan import Affine
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.detached_nodes import make_detached_node, make_detached_value
+from ....ir.plan import Affine
 from ....targets import Target
 from ....targets.limits import PadLimits
 from ... import formats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ... import formats
 from ...formats.data_movement.repeat_resize import COORDINATE_TRANSFORMS
 from ...lowering import LoweringContext

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....targets import Target
 from ....targets.limits import SliceLimits
 from ... import formats

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import InternalError
-from ....graph import ir
+from ....ir import ir
 from ....targets import Target
 from ... import formats
 from ...formats import Format

@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from ....errors import ModelError
-from ....graph import ir
-from ....plan import Affine
+from ....ir import ir
+from ....ir.plan import Affine
 from ....targets import Target
 from ... import formats
 from ...lowering import LoweringContext

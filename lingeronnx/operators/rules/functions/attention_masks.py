@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 
 __all__ = [
     "CERTAIN_MASK_THRESHOLD",
@@ -28,8 +28,8 @@ CERTAIN_MASK_THRESHOLD, LIKELY_MASK_THRESHOLD = -1000.0, -50.0
 #: Why a sum or a Softmax stays in float.
 RUN_TIME_MASK_REASON = "its mask is computed at run time, and reaches too far down for integers"
 
-_PASS_THROUGH_OPS = operators.PERMUTATION_OPS | operators.REPEAT_OPS | {"Cast"}
-_MASK_OPS = operators.AFFINE_OPS | {"BatchNormalization", "Where"}
+_PASS_THROUGH_OPS = float_ops.PERMUTATION_OPS | float_ops.REPEAT_OPS | {"Cast"}
+_MASK_OPS = float_ops.AFFINE_OPS | {"BatchNormalization", "Where"}
 
 
 def masked_row_length(node: ir.Node) -> int | None:

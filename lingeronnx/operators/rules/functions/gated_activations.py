@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....plan import Affine
-from ....plan.power_of_two import floor_power_of_two
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.plan import Affine
+from ....ir.plan.power_of_two import floor_power_of_two
 from ....targets import Target
 from ... import formats
 from ...formats.activation_tables import Q7

@@ -8,9 +8,9 @@ The gate has 7 fractional bits like that of a sigmoid, so its maximum is 127/128
 
 from __future__ import annotations
 
-from ....graph import ir
-from ....plan import Affine
-from ....plan.power_of_two import floor_exponent, floor_power_of_two
+from ....ir import ir
+from ....ir.plan import Affine
+from ....ir.plan.power_of_two import floor_exponent, floor_power_of_two
 from ....targets import Target
 from ... import formats
 from ...formats.activation_tables import Q7

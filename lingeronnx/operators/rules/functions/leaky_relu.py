@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
-from ....plan import Affine
-from ....plan.power_of_two import floor_exponent
+from ....ir import ir
+from ....ir.plan import Affine
+from ....ir.plan.power_of_two import floor_exponent
 from ....targets import Target
 from ... import formats
 from ...lowering import LoweringContext

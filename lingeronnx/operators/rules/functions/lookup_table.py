@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ....errors import InternalError
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....targets import Target
 from ... import formats
 from ...lowering import LoweringContext
@@ -36,16 +36,16 @@ def evaluate_node(node: ir.Node, *values: np.ndarray) -> np.ndarray:
 
     Attributes are read from the node. Raises an InternalError if it is not elementwise.
     """
-    if node.op_type in operators.BINARY_FUNCTIONS:
-        return operators.BINARY_FUNCTIONS[node.op_type](*values)
+    if node.op_type in float_ops.BINARY_FUNCTIONS:
+        return float_ops.BINARY_FUNCTIONS[node.op_type](*values)
     if node.op_type == "PRelu":
         x, slope = values
         return np.where(x < 0, slope * x, x)
     if node.op_type == "Clip" and len(values) == 3:
         return np.clip(*values)
-    if node.op_type not in operators.UNARY_FUNCTIONS:
+    if node.op_type not in float_ops.UNARY_FUNCTIONS:
         raise InternalError(f"{node.op_type} is not an elementwise function")
-    return operators.UNARY_FUNCTIONS[node.op_type](
+    return float_ops.UNARY_FUNCTIONS[node.op_type](
         values[0], lambda name, default: ir.get_attr(node, name, default)
     )
 
@@ -113,10 +113,10 @@ class Table(Op):
     floats: tuple[tuple[str, str], ...] = (
         *(
             ("", kind)
-            for kind in operators.UNARY_FUNCTIONS
+            for kind in float_ops.UNARY_FUNCTIONS
             if kind not in ("Relu", "Sigmoid", "Tanh")
         ),
-        *(("", kind) for kind in operators.BINARY_FUNCTIONS if kind not in ("Max", "Min")),
+        *(("", kind) for kind in float_ops.BINARY_FUNCTIONS if kind not in ("Max", "Min")),
         ("", "PRelu"),
         *((ir.FUNCTION_DOMAIN, kind) for kind in ("Gelu", "HardSwish", "Mish", "Silu", "Curve")),
     )
@@ -153,7 +153,7 @@ class Table(Op):
         """
         reason = f"{target.name} has no operator for {ir.display_op_type(node)}"
         is_reciprocal = node.op_type == "Div" and ir.const_value(node.inputs[0]) is not None
-        if node.op_type not in operators.AFFINE_OPS or is_reciprocal:
+        if node.op_type not in float_ops.AFFINE_OPS or is_reciprocal:
             return reason
         return f"{reason} with a constant; between layers, use a BatchNormalization"
 

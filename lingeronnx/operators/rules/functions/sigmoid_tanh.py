@@ -16,9 +16,9 @@ from functools import partial
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....plan import Affine
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.plan import Affine
 from ....targets import LimitCheck, Target
 from ....targets.arithmetic import LutArithmetic, TableInputRule
 from ... import formats

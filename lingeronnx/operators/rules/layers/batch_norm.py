@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import Attributes, get_number
-from ....plan import Affine
+from ....ir import ir
+from ....ir.attributes import Attributes, get_number
+from ....ir.plan import Affine
 from ... import formats
 from ...formats import Format
 from ...lowering import LoweringContext

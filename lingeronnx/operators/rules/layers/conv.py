@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
+from ....ir import ir
+from ....ir.attributes import AttributeValue
 from ....targets import Target
 from ... import formats
 from ...formats.layers import WeightedIntegerOp, accumulator_scale

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ... import formats
 from ...formats.layers import accumulator_scale
 from ...lowering import LoweringContext

@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....plan import Affine
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.plan import Affine
 from ....targets import Target
 from ....targets.arithmetic import LayerNormArithmetic
 from ... import formats

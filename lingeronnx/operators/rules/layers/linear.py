@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....plan import PerGroup
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.plan import PerGroup
 from ....targets import Target
 from ... import formats
 from ...formats.layers import accumulator_scale

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....targets import Target
 from ....targets.limits import MatrixLimits
 from ... import formats

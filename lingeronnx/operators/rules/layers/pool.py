@@ -16,11 +16,11 @@ import math
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....graph.detached_nodes import make_detached_node, make_detached_value
-from ....plan import Affine
-from ....plan.power_of_two import floor_exponent
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.detached_nodes import make_detached_node, make_detached_value
+from ....ir.plan import Affine
+from ....ir.plan.power_of_two import floor_exponent
 from ....targets import Target
 from ... import formats
 from ...lowering import LoweringContext

@@ -25,9 +25,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....plan import Affine
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.plan import Affine
 from ....targets import Target
 from ....targets import arithmetic as kinds
 from ....targets.limits import RecurrentLimits

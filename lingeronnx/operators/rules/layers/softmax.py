@@ -10,7 +10,7 @@ of that axis alone.
 
 from __future__ import annotations
 
-from ....graph import ir
+from ....ir import ir
 from ....targets import Target
 from ... import formats
 from ...lowering import LoweringContext

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....graph.detached_nodes import make_detached_node, make_detached_value
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.detached_nodes import make_detached_node, make_detached_value
 from ....operators.rules.layers.conv import CONV2D, ConvGeometry
 from ....targets import Target
 from .._base import (

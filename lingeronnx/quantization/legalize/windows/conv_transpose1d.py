@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.rules.layers.conv import Conv1d
 from ....targets import Target
 from .._base import RewriteBuilder, get_constant_bias, is_standard_op

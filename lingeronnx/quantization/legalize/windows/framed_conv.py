@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.rules import can_lower, find_lowering_rule
 from ....operators.rules.layers.conv import ConvGeometry
 from ....targets import Target

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
+from ....ir import ir
+from ....ir.attributes import AttributeValue
 from ....operators.rules import find_lowering_rule
 from ....targets import Target
 from .._base import RewriteBuilder, get_constant_bias, match_conv

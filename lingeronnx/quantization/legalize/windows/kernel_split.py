@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats import CONV1D
 from ....operators.rules.layers.conv import ConvGeometry
 from ....targets import Target

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
-from ....graph.detached_nodes import make_detached_node, make_detached_value
+from ....ir import ir
+from ....ir.attributes import AttributeValue
+from ....ir.detached_nodes import make_detached_node, make_detached_value
 from ....operators.rules.layers.conv import ConvGeometry
 from ....targets import Target
 from .._base import can_lower, format_sizes, match_conv

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ....graph import ir
+from ....ir import ir
 from ....targets import Target
 from .._base import RewriteBuilder, format_sizes
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.attributes import AttributeValue
+from ....ir import ir
+from ....ir.attributes import AttributeValue
 from ....operators.rules.layers.conv import ConvGeometry
 from ....targets import Target
 from .._base import RewriteBuilder, format_sizes, get_sizes, match_conv

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ....graph import ir, operators
-from ....graph.attributes import AttributeValue
-from ....graph.detached_nodes import make_detached_node, make_detached_value
+from ....ir import float_ops, ir
+from ....ir.attributes import AttributeValue
+from ....ir.detached_nodes import make_detached_node, make_detached_value
 from ....operators.rules import find_lowering_rule
 from ....targets import Target
 from .._base import RewriteBuilder, format_sizes, split_range
@@ -118,7 +118,7 @@ def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
     one group. Does not test whether `node` itself needs a split. Returns the description and the
     cost of the change; None, without a change, if there is no such split.
     """
-    if node.domain or node.op_type not in operators.WINDOWED_OPS - {"ConvTranspose"}:
+    if node.domain or node.op_type not in float_ops.WINDOWED_OPS - {"ConvTranspose"}:
         return None
     window, is_conv = _TiledWindow.from_node(node), node.op_type == "Conv"
     if window is None or (is_conv and ir.get_attr(node, "group", 1) != 1):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.rules.functions.attention_masks import (
     CERTAIN_MASK_THRESHOLD,
     LIKELY_MASK_THRESHOLD,

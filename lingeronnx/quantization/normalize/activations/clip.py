@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....operators.rules.functions.activation import get_clip_bounds
 from .._pass import PassResult, SkipReason
 
@@ -101,13 +101,13 @@ def _is_input_nonnegative(node: ir.Node) -> bool:
 
     Looks through permutations and selections of elements to their producer.
     """
-    moving_ops = operators.PERMUTATION_OPS | operators.SELECTION_OPS
+    moving_ops = float_ops.PERMUTATION_OPS | float_ops.SELECTION_OPS
     producer = ir.producer(node.inputs[0])
     while producer is not None and producer.op_type in moving_ops and not producer.domain:
         producer = ir.producer(producer.inputs[0])
     if producer is None or producer.domain:
         return False
-    return producer.op_type in operators.NONNEGATIVE_OPS
+    return producer.op_type in float_ops.NONNEGATIVE_OPS
 
 
 def _get_bounds(node: ir.Node | None) -> tuple[float, float] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 
 
@@ -22,7 +22,7 @@ def canonicalize_softmax(model: ir.Model) -> PassResult:
     is_single_axis = ir.get_opset(model) >= 13
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if not ir.is_standard_op(node, *operators.SOFTMAX_FAMILY_OPS):
+        if not ir.is_standard_op(node, *float_ops.SOFTMAX_FAMILY_OPS):
             continue
         shape = ir.get_shape(node.inputs[0])
         if not shape:

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....operators.rules import is_table_only
 from ....operators.rules.functions.lookup_table import evaluate_float_node, evaluate_node
 from .._pass import PassResult, SkipReason
 
 #: Operators that need a lookup table: a composition with one of them becomes one table.
 _TABLE_ONLY_OPS = frozenset(
-    op_type for op_type in operators.UNARY_FUNCTIONS if is_table_only(op_type)
+    op_type for op_type in float_ops.UNARY_FUNCTIONS if is_table_only(op_type)
 ) - {"Neg"} | {"Pow"}
-_ELEMENTWISE_OPS = {*operators.UNARY_FUNCTIONS, *operators.BINARY_FUNCTIONS, "Clip"}
+_ELEMENTWISE_OPS = {*float_ops.UNARY_FUNCTIONS, *float_ops.BINARY_FUNCTIONS, "Clip"}
 _SAMPLE_POINTS = np.linspace(-8.0, 8.0, 257)
 _KNOWN_FUNCTIONS = {
     "Gelu": ("Gelu", {}),

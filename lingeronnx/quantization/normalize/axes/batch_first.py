@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 from .factored_axes import (
     BATCH_AXIS,
@@ -43,7 +43,7 @@ from .factored_axes import (
 __all__ = ["move_batch_to_front"]
 
 _MAX_RANK = 4  # axes are merged, if possible, to stay within this rank
-_UNARY_OPS = operators.UNARY_ELEMENTWISE_OPS | operators.IDENTITY_OPS
+_UNARY_OPS = float_ops.UNARY_ELEMENTWISE_OPS | float_ops.IDENTITY_OPS
 _LAST_AXIS_OPS = ("Softmax", "LayerNormalization")
 
 
@@ -73,7 +73,7 @@ def _explain_unchanged(node: ir.Node) -> SkipReason | None:
     consumers = sorted({use.node.op_type for use in node.outputs[0].uses()})
     if not consumers:
         return SkipReason(node, "it is an output of the graph")
-    if operators.RECURRENT_OPS.issuperset(consumers):
+    if float_ops.RECURRENT_OPS.issuperset(consumers):
         return None  # these read the time axis first
     return SkipReason(
         node,
@@ -201,12 +201,12 @@ class _BatchFirstRewriter:
         operator does not support the node.
         """
         op_type = node.op_type
-        if op_type in operators.AFFINE_OPS:
+        if op_type in float_ops.AFFINE_OPS:
             return self._infer_binary_view(node)
         view = self._get_source_view(node)
         if view is None:
             return None
-        if op_type in operators.RESHAPING_OPS:
+        if op_type in float_ops.RESHAPING_OPS:
             return regroup_factors(view, ir.get_shape(node.outputs[0]), self._make_factor)
         rules = {
             "Transpose": self._infer_transpose_view,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats.data_movement.selection import sliced_positions
 from .._pass import PassResult, SkipReason
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 
-_AXIS_OPS = operators.SOFTMAX_FAMILY_OPS | {"Concat", "Split"}
+_AXIS_OPS = float_ops.SOFTMAX_FAMILY_OPS | {"Concat", "Split"}
 
 _Perm = tuple[int, ...]
 
@@ -183,7 +183,7 @@ def _classify_operands(node: ir.Node) -> tuple[list[int], dict[int, np.ndarray]]
 
     All inputs of broadcasting operators and Concat are data, only input 0 of others.
     """
-    has_many_operands = node.op_type in (*operators.BROADCASTING_OPS, "Concat")
+    has_many_operands = node.op_type in (*float_ops.BROADCASTING_OPS, "Concat")
     computed: list[int] = []
     constants: dict[int, np.ndarray] = {}
     for index in range(len(node.inputs)) if has_many_operands else (0,):
@@ -249,7 +249,7 @@ def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
     """
     if op_type in _AXIS_OPS:
         return _permute_axis
-    if op_type in operators.REDUCTION_KINDS:
+    if op_type in float_ops.REDUCTION_KINDS:
         return _permute_reduction
     return _ATTRIBUTE_REWRITES.get(op_type, lambda model, node, perm: True)
 
@@ -260,7 +260,7 @@ def _permute_axis(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
     Returns True, since the output must be transposed by `perm`. None, without a change, for a
     Softmax of opsets below 13, which is computed over several axes.
     """
-    flattens_axes = node.op_type in operators.SOFTMAX_FAMILY_OPS and ir.get_opset(model) < 13
+    flattens_axes = node.op_type in float_ops.SOFTMAX_FAMILY_OPS and ir.get_opset(model) < 13
     if flattens_axes:
         return None
     axis = ir.get_attr(node, "axis", 0 if node.op_type == "Split" else -1)
@@ -382,11 +382,11 @@ _ATTRIBUTE_REWRITES: dict[str, _AttributeRewrite] = {
 }
 #: Operators through which a Transpose can be moved.
 _SINKABLE_OPS = {
-    *operators.UNARY_ELEMENTWISE_OPS,
-    *operators.IDENTITY_OPS,
+    *float_ops.UNARY_ELEMENTWISE_OPS,
+    *float_ops.IDENTITY_OPS,
     "Cast",
-    *operators.BROADCASTING_OPS,
-    *operators.REDUCTION_KINDS,
+    *float_ops.BROADCASTING_OPS,
+    *float_ops.REDUCTION_KINDS,
     *_AXIS_OPS,
     *_ATTRIBUTE_REWRITES,
 }

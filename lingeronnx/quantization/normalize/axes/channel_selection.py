@@ -18,12 +18,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....errors import ModelError
-from ....graph import ir, operators
-from ....graph.builder import SubgraphBuilder
+from ....ir import float_ops, ir
+from ....ir.builder import SubgraphBuilder
 from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
-_MOVE_OPS = operators.RESHAPING_OPS | operators.SELECTION_OPS - {"Split"} | {"Transpose"}
+_MOVE_OPS = float_ops.RESHAPING_OPS | float_ops.SELECTION_OPS - {"Split"} | {"Transpose"}
 _MAX_SAMPLE_ELEMENTS = 1 << 23  # the elements of two samples can be numbered in float32
 
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.builder import SubgraphBuilder
+from ....ir import ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 __all__ = ["replace_concat_with_constants", "rewrite_concat_as_pad_add"]

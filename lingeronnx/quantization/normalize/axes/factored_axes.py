@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 
 __all__ = [
     "BATCH_FACTOR",

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.builder import SubgraphBuilder
+from ....ir import ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 _MIN_RANK = 4

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from .._pass import PassResult, SkipReason
 
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 
 
@@ -109,6 +109,6 @@ def _collect_chain_to_flatten(node: ir.Node) -> list[ir.Node]:
         chain.append(producer)
         if producer.op_type in ("Flatten", "Reshape"):
             return chain
-        if producer.op_type not in operators.UNARY_ELEMENTWISE_OPS | operators.IDENTITY_OPS:
+        if producer.op_type not in float_ops.UNARY_ELEMENTWISE_OPS | float_ops.IDENTITY_OPS:
             return []
         consumer = producer

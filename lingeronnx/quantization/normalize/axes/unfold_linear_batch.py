@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from ....graph import ir, operators
-from ....graph.builder import SubgraphBuilder
+from ....ir import float_ops, ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 
@@ -118,7 +118,7 @@ def _is_layer_or_elementwise(node: ir.Node) -> bool:
     """Whether `node` is a Linear function or a standard unary elementwise operator."""
     if node.domain:
         return (node.domain, node.op_type) == (ir.FUNCTION_DOMAIN, "Linear")
-    return node.op_type in operators.UNARY_ELEMENTWISE_OPS
+    return node.op_type in float_ops.UNARY_ELEMENTWISE_OPS
 
 
 def _restores_batch(node: ir.Node, steps: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx
 
 from ....errors import ModelError
-from ....graph import ir
+from ....ir import ir
 from .reject_unsupported import iter_all_nodes
 
 

@@ -25,8 +25,8 @@ from types import MappingProxyType
 import numpy as np
 
 from ....errors import ModelError
-from ....graph import ir, operators
-from ....graph.batch_axes import BATCH_AXES_KEY, set_batch_axes, store_inferred_batch_axes
+from ....ir import float_ops, ir
+from ....ir.batch_axes import BATCH_AXES_KEY, set_batch_axes, store_inferred_batch_axes
 from ....runtime.data import InputSpec
 from ....runtime.runners import FloatRunner, get_input_specs
 from .._pass import PassResult, SkipReason
@@ -228,7 +228,7 @@ def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
 def _has_fixed_states(model: ir.Model) -> bool:
     """Whether an LSTM, GRU or RNN has an initial state (input 5 or 6) that is not a graph input."""
     for node in model.graph:
-        if node.op_type not in operators.RECURRENT_OPS or node.domain:
+        if node.op_type not in float_ops.RECURRENT_OPS or node.domain:
             continue
         if any(value is not None and not value.is_graph_input() for value in node.inputs[5:7]):
             return True
@@ -362,7 +362,7 @@ def _make_node_dynamic(
     """
     if node.op_type == "Reshape":
         _make_reshape_dynamic(model, node, size, shapes, allow_inner_batch)
-    elif node.op_type in operators.RECURRENT_OPS and size == 1:
+    elif node.op_type in float_ops.RECURRENT_OPS and size == 1:
         _make_states_dynamic(model, node)
     elif node.op_type == "Expand":
         _make_expand_dynamic(model, node, size, shapes)
@@ -493,7 +493,7 @@ def _deduplicate_constant_rows(
     In place. Only for add, sub, mul and div (`AFFINE_OPS`), and for constants of the rank of the
     output, whose shape is in `shapes` by tensor name.
     """
-    if node.op_type not in operators.AFFINE_OPS:
+    if node.op_type not in float_ops.AFFINE_OPS:
         return
     rank = len(shapes.get(ir.output_name(node), ()))
     for index, value in enumerate(node.inputs):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from .._pass import Condition
 from .reject_unsupported import iter_all_nodes
 

@@ -7,7 +7,7 @@ are also listed as graph inputs (IR version 3) are treated as constants.
 from __future__ import annotations
 
 from ....errors import ModelError
-from ....graph import ir
+from ....ir import ir
 
 
 def lift_constants(model: ir.Model) -> int:

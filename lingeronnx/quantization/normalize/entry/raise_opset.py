@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 
 from ....errors import ModelError
-from ....graph import ir, operators
-from ....graph.builder import convert_attributes_to_inputs
+from ....ir import float_ops, ir
+from ....ir.builder import convert_attributes_to_inputs
 from .._pass import Condition, PassResult, SkipReason
 from .reject_unsupported import iter_all_nodes
 
@@ -300,7 +300,7 @@ _Rewrite = tuple[int, Callable[[ir.Model, ir.Node], Any]]
 
 #: Operator -> (the first opset with the new form, the rewrite).
 _REWRITES: dict[str, _Rewrite] = {
-    **dict.fromkeys(operators.LEGACY_BROADCAST_OPS, (7, _convert_legacy_broadcast)),
+    **dict.fromkeys(float_ops.LEGACY_BROADCAST_OPS, (7, _convert_legacy_broadcast)),
     "Gemm": (7, _convert_gemm),
     "PRelu": (7, _convert_prelu),
     "BatchNormalization": (9, _convert_batch_norm),

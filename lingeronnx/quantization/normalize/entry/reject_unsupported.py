@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import onnx
 
 from ....errors import ModelError
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 
 #: Maximum number of elements in a tensor of one sample: a small file must not exhaust the memory.
 MAX_TENSOR_ELEMENTS = 1 << 27
@@ -90,7 +90,7 @@ def _check_operator(node: ir.Node) -> None:
             f"{op_type} {node.name}: this graph is quantized already; give the model it was "
             "created from"
         )
-    if op_type in operators.QUANTIZATION_OPS or op_type.startswith(
+    if op_type in float_ops.QUANTIZATION_OPS or op_type.startswith(
         ("QLinear", "QGemm", "QAttention")
     ):
         raise ModelError(

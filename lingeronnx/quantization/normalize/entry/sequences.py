@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 
 
@@ -32,7 +32,7 @@ def replace_sequences(model: ir.Model) -> PassResult:
     skipped = [
         _explain_unchanged(node)
         for node in model.graph
-        if node.op_type in operators.SEQUENCE_OPS and not node.domain
+        if node.op_type in float_ops.SEQUENCE_OPS and not node.domain
     ]
     return PassResult(changes, skipped)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from .._pass import PassResult, SkipReason
 
 #: Operator -> the input that is its target.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
@@ -59,7 +59,7 @@ def _find_constant_nodes(model: ir.Model) -> list[ir.Node]:
     constant_names: set[str] = set()
     nodes = []
     for node in model.graph:
-        if not node.inputs or ir.has_subgraphs(node) or node.op_type in operators.RANDOM_OPS:
+        if not node.inputs or ir.has_subgraphs(node) or node.op_type in float_ops.RANDOM_OPS:
             continue
         computed = [v for v in node.inputs if v is not None and ir.const_value(v) is None]
         if constant_names.issuperset(str(value.name) for value in computed):

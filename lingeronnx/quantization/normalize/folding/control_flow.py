@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ....errors import ModelError
-from ....graph import ir, operators
-from ....graph.expansion_limits import MAX_UNROLLED_ITERATIONS
+from ....ir import float_ops, ir
+from ....ir.expansion_limits import MAX_UNROLLED_ITERATIONS
 from ....runtime.runners import extract_submodel, find_ancestors
 from .._pass import PassResult, SkipReason
 from .scalar_inputs import format_fix_option
@@ -380,5 +380,5 @@ def _is_evaluable(node: ir.Node) -> bool:
     False for operators of other domains, with subgraphs, and for random ones.
     """
     return (
-        not node.domain and not ir.has_subgraphs(node) and node.op_type not in operators.RANDOM_OPS
+        not node.domain and not ir.has_subgraphs(node) and node.op_type not in float_ops.RANDOM_OPS
     )

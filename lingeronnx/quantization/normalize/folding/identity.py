@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....operators.rules.functions.activation import get_clip_bounds
 from .._pass import PassResult, SkipReason
 
@@ -65,9 +65,9 @@ def _is_no_op(node: ir.Node) -> bool:
     op_type = node.op_type
     if op_type in _NO_OP_TESTS:
         return _NO_OP_TESTS[op_type](node)
-    if op_type in operators.IDENTITY_OPERANDS:
-        return _has_identity_operand(node, operators.IDENTITY_OPERANDS[op_type])
-    if op_type in operators.RESHAPING_OPS:
+    if op_type in float_ops.IDENTITY_OPERANDS:
+        return _has_identity_operand(node, float_ops.IDENTITY_OPERANDS[op_type])
+    if op_type in float_ops.RESHAPING_OPS:
         return _has_same_shape(node.inputs[0], node.outputs[0])
     return False
 

@@ -11,24 +11,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 
 __all__ = ["find_scalar_inputs", "format_fix_option", "format_fix_suggestion", "suggest_value"]
 
-_PASS_THROUGH_OPS = operators.IDENTITY_OPS | operators.RESHAPING_OPS | {"Cast", "Expand"}
+_PASS_THROUGH_OPS = float_ops.IDENTITY_OPS | float_ops.RESHAPING_OPS | {"Cast", "Expand"}
 _FORWARDING_OPS = _PASS_THROUGH_OPS | {"Gather"}
 _SELECTING_OPS = {
     op_type
-    for op_type, reduction in {**operators.POOL_KINDS, **operators.REDUCTION_KINDS}.items()
+    for op_type, reduction in {**float_ops.POOL_KINDS, **float_ops.REDUCTION_KINDS}.items()
     if reduction in ("max", "min")
 }
 _VALUE_PRESERVING_OPS = (
-    _PASS_THROUGH_OPS | operators.DATA_MOVEMENT_OPS | _SELECTING_OPS | {"Max", "TopK"}
+    _PASS_THROUGH_OPS | float_ops.DATA_MOVEMENT_OPS | _SELECTING_OPS | {"Max", "TopK"}
 )
 _PROBABILITY_OPS = ("Sigmoid", "Softmax")
 _IDENTITY_OPERANDS: Mapping[tuple[str, int], float] = {
-    **{(op_type, 1): operand for op_type, operand in operators.IDENTITY_OPERANDS.items()},
-    **{(op_type, 0): operators.IDENTITY_OPERANDS[op_type] for op_type in ("Add", "Mul")},
+    **{(op_type, 1): operand for op_type, operand in float_ops.IDENTITY_OPERANDS.items()},
+    **{(op_type, 0): float_ops.IDENTITY_OPERANDS[op_type] for op_type in ("Add", "Mul")},
 }
 _NO_EFFECT_REASON = "this value has no effect"
 _AT_LEAST, _AT_MOST = "at least", "at most"

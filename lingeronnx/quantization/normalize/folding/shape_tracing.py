@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....errors import ModelError
-from ....graph import ir
+from ....ir import ir
 from ....runtime.runners import FloatRunner, ShapeRunner, get_input_specs
 from .._pass import PassResult, SkipReason
 

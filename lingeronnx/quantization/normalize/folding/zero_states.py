@@ -5,11 +5,11 @@ Exporters compute them from the batch size, with ConstantOfShape or Expand and d
 
 from __future__ import annotations
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 
 _VALUE_PRESERVING_OPS = (
-    operators.PERMUTATION_OPS | operators.SELECTION_OPS | operators.REPEAT_OPS | {"Cast"}
+    float_ops.PERMUTATION_OPS | float_ops.SELECTION_OPS | float_ops.REPEAT_OPS | {"Cast"}
 )
 
 
@@ -20,7 +20,7 @@ def drop_zero_states(model: ir.Model) -> PassResult:
     """
     changes, skipped = 0, list[SkipReason]()
     for node in model.graph:
-        if node.op_type not in operators.RECURRENT_OPS or node.domain:
+        if node.op_type not in float_ops.RECURRENT_OPS or node.domain:
             continue
         for index in (5, 6):
             if len(node.inputs) <= index or node.inputs[index] is None:
@@ -36,7 +36,7 @@ def drop_zero_states(model: ir.Model) -> PassResult:
 
 def has_initial_state(node: ir.Node) -> bool:
     """Whether `node` is an LSTM, GRU or RNN with an initial state or cell (input 5 or 6)."""
-    if node.op_type not in operators.RECURRENT_OPS or node.domain:
+    if node.op_type not in float_ops.RECURRENT_OPS or node.domain:
         return False
     return any(value is not None for value in node.inputs[5:7])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 from .weight_layers import channel_axis, is_weight_layer, scale_layer_outputs
 
@@ -31,7 +31,7 @@ def fold_affine(model: ir.Model) -> PassResult:
         if ir.is_standard_op(node, "Neg"):
             changes += _fold_neg(model, node)
             continue
-        if not ir.is_standard_op(node, *operators.AFFINE_OPS):
+        if not ir.is_standard_op(node, *float_ops.AFFINE_OPS):
             continue
         operand = _match_constant_operand(node)
         if operand is None:
@@ -92,7 +92,7 @@ def _fold_into_layer(
                 inner.name = ir.unique_tensor_name(model, f"{inner.name}_folded")
             ir.absorb_consumer(model, ir.producer(source) or producer, node)
             return True
-        is_scaling = op_type in operators.SCALING_OPS and not operand.is_first
+        is_scaling = op_type in float_ops.SCALING_OPS and not operand.is_first
         moved = _move_constant_before(producer, array, is_scaling and _is_positive(array))
         if moved is None:
             return False
@@ -142,7 +142,7 @@ def _move_constant_before(
     if node.domain or array.ndim > rank or len(node.outputs) != 1:
         return None
     if is_positive_factor:
-        if node.op_type in operators.POSITIVELY_HOMOGENEOUS_OPS:
+        if node.op_type in float_ops.POSITIVELY_HOMOGENEOUS_OPS:
             return array
         if node.op_type in _FLATTENING_OPS and array.size == 1:
             return array.reshape(())

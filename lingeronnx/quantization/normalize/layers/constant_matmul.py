@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.builder import SubgraphBuilder
+from ....ir import ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 __all__ = ["canonicalize_constant_matmul"]

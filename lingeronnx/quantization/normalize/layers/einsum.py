@@ -23,8 +23,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.builder import SubgraphBuilder
+from ....ir import ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 __all__ = ["decompose_einsum"]

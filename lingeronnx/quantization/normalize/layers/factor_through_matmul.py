@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from .._pass import PassResult, SkipReason
 from .weight_layers import is_weight_layer, scale_layer_outputs
 
-_MOVE_OPS = operators.RESHAPING_OPS | {"Transpose"}
+_MOVE_OPS = float_ops.RESHAPING_OPS | {"Transpose"}
 
 
 def fold_factor_through_matmul(model: ir.Model) -> PassResult:

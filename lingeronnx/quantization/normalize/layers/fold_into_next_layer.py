@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....operators.rules.layers.batch_norm import fold_batch_norm_parameters
 from .._pass import PassResult, SkipReason
 from .weight_layers import fold_affine_into_layer_inputs, is_weight_layer
@@ -165,7 +165,7 @@ def _scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
     if ir.is_standard_op(node, "Neg"):
         source = ir.require_input(node)
         return None if ir.const_value(source) is not None else (source, -1.0)
-    if not ir.is_standard_op(node, *operators.SCALING_OPS):
+    if not ir.is_standard_op(node, *float_ops.SCALING_OPS):
         return None
     operand = ir.match_constant_operand(node)
     if operand is None or operand.array.size != 1:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....errors import ModelError
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
@@ -35,7 +35,7 @@ _MAX_EPSILON = 0.1
 #: Operators that may compute a mean or a variance.
 _REDUCTION_OPS = {
     op_type
-    for op_type, reduction in operators.REDUCTION_KINDS.items()
+    for op_type, reduction in float_ops.REDUCTION_KINDS.items()
     if reduction in ("mean", "sum", "squares", "length")
 }
 
@@ -159,7 +159,7 @@ def _match_regions(
 
 def _is_affine(node: ir.Node) -> bool:
     """Whether `node` is an add, sub, mul or div with at least one constant operand."""
-    if node.domain or node.op_type not in operators.AFFINE_OPS:
+    if node.domain or node.op_type not in float_ops.AFFINE_OPS:
         return False
     return any(ir.const_value(value) is not None for value in node.inputs)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from .._pass import PassResult, SkipReason
 
 

@@ -10,7 +10,7 @@ all samples are constants [1, 1, H]. Functions with additional inputs always ret
 The other outputs of the ONNX operator are derived from y, h and c: Y by a Concat of the directions
 and Transposes, Y_h by a Slice of the last step (the first step of the reverse direction), or from h
 if there are lengths. The Transposes cancel with those of exporters (`cancel_transposes`).
-`operators.rules.layers.recurrent.explain_unsupported` tells which nodes remain unchanged.
+`float_ops.rules.layers.recurrent.explain_unsupported` tells which nodes remain unchanged.
 
 onnxruntime does not run layout 1 (batch first) of the standard operators: `convert_to_time_first`
 converts it to layout 0.
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....operators.formats.data_movement.selection import sliced_positions
 from ....operators.rules.layers.recurrent import (
     explain_unsupported,
@@ -498,14 +498,14 @@ def _works_on_last_axis(node: ir.Node) -> bool:
     """
     if node.domain:
         return False
-    if node.op_type in operators.UNARY_ELEMENTWISE_OPS:
+    if node.op_type in float_ops.UNARY_ELEMENTWISE_OPS:
         return True
     array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     if array is None:
         return False
     if node.op_type == "MatMul":
         return array.ndim == 2
-    return node.op_type in operators.AFFINE_OPS and array.ndim <= 1
+    return node.op_type in float_ops.AFFINE_OPS and array.ndim <= 1
 
 
 def _swaps_batch_and_time(node: ir.Node) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 
 __all__ = ["declare_recurrent_function"]
 

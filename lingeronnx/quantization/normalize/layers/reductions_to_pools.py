@@ -18,8 +18,8 @@ import math
 
 import numpy as np
 
-from ....graph import ir, operators
-from ....graph.builder import SubgraphBuilder
+from ....ir import float_ops, ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 __all__ = ["convert_reductions_to_pools"]
@@ -27,7 +27,7 @@ __all__ = ["convert_reductions_to_pools"]
 _POOL_BY_REDUCTION = {"mean": "AveragePool", "sum": "AveragePool", "max": "MaxPool"}
 _POOL_BY_OP = {
     op_type: _POOL_BY_REDUCTION[reduction]
-    for op_type, reduction in operators.REDUCTION_KINDS.items()
+    for op_type, reduction in float_ops.REDUCTION_KINDS.items()
     if reduction in _POOL_BY_REDUCTION
 }
 

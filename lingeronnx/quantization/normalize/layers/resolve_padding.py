@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir, operators
+from ....ir import float_ops, ir
 from ....operators.rules import is_relu_like
 from .._pass import PassResult, SkipReason
 
-_WINDOWED_OPS = operators.WINDOWED_OPS - {"ConvTranspose"}
+_WINDOWED_OPS = float_ops.WINDOWED_OPS - {"ConvTranspose"}
 
 
 def resolve_padding(model: ir.Model) -> PassResult:

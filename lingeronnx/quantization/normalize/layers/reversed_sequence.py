@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 from ....operators.formats.data_movement.selection import sliced_positions
 from ....operators.rules.layers.recurrent import optional_input_indices
 from .._pass import PassResult, SkipReason

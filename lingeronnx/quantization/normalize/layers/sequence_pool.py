@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import ir, operators
-from ....graph.builder import SubgraphBuilder
+from ....ir import float_ops, ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 _POOL_OPS = ("AveragePool", "MaxPool")
@@ -25,7 +25,7 @@ _POOL_BY_REDUCTION = {"mean": "AveragePool", "max": "MaxPool"}
 #: Operator that reduces a complete axis -> the pool that replaces it.
 _POOL_BY_OP = {
     op_type: _POOL_BY_REDUCTION[reduction]
-    for op_type, reduction in {**operators.REDUCTION_KINDS, **operators.POOL_KINDS}.items()
+    for op_type, reduction in {**float_ops.REDUCTION_KINDS, **float_ops.POOL_KINDS}.items()
     if reduction in _POOL_BY_REDUCTION and op_type not in _POOL_OPS
 }
 

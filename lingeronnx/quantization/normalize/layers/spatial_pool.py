@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from ....graph import ir
-from ....graph.builder import SubgraphBuilder
+from ....ir import ir
+from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 

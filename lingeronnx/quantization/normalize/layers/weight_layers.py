@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....graph import ir
+from ....ir import ir
 
 
 def is_weight_layer(node: ir.Node) -> bool:

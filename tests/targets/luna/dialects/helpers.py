@@ -5,7 +5,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.targets import PLATFORMS
 from tests.case_selection import limit_examples
 

@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.graph import ir
-from lingeronnx.graph.detached_nodes import make_detached_node, make_detached_value
+from lingeronnx.ir import ir
+from lingeronnx.ir.detached_nodes import make_detached_node, make_detached_value
 from lingeronnx.luna.arguments.selection import select_fastest_arguments
 from lingeronnx.luna.evaluation import evaluate_graph, prepare_graph
 from lingeronnx.luna.packer.assumptions import UNMEASURED_RULES

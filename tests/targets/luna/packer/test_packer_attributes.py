@@ -10,7 +10,7 @@ import functools
 import numpy as np
 import pytest
 
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from tests import nets
 from tests.artefacts import quantized
 from tests.case_selection import mark_rest_slow

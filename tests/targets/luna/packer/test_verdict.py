@@ -10,7 +10,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
-from lingeronnx.graph import ir
+from lingeronnx.ir import ir
 from lingeronnx.luna.arguments.selection import select_fastest_arguments
 from lingeronnx.luna.evaluation import (
     NodeLimitChecker,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from . import ir, operators
+from . import float_ops, ir
 
 __all__ = ["DynamicTail", "append_tail", "split_dynamic_tail"]
 
@@ -142,7 +142,7 @@ def _explain_nodes(tail: onnx.GraphProto, reasons: dict[str, str]) -> dict[str, 
 
 def _has_shape_operators(model: ir.Model) -> bool:
     """Whether an operator of `model` may have a data-dependent shape, or is unknown."""
-    shape_ops = {*operators.DATA_DEPENDENT_SHAPE_OPS, *operators.SHAPE_INPUTS}
+    shape_ops = {*float_ops.DATA_DEPENDENT_SHAPE_OPS, *float_ops.SHAPE_INPUTS}
     return any(
         node.op_type in shape_ops or _is_unknown_operator(model, node) for node in model.graph
     )
@@ -171,7 +171,7 @@ def _is_split_useful(model: ir.Model, reasons: dict[str, str]) -> bool:
     layer_in_tail = [
         str(node.name) in reasons
         for node in model.graph
-        if node.op_type in operators.LAYER_OPS and not node.domain
+        if node.op_type in float_ops.LAYER_OPS and not node.domain
     ]
     return 2 * sum(layer_in_tail) <= len(layer_in_tail)
 
@@ -291,7 +291,7 @@ def _find_tail_nodes(model: ir.Model) -> dict[str, str]:
         if reason is not None:
             reasons[str(node.name)] = reason
             dynamic_values.update(node.outputs)
-        is_shape_query = not node.domain and node.op_type in operators.SHAPE_QUERY_OPS
+        is_shape_query = not node.domain and node.op_type in float_ops.SHAPE_QUERY_OPS
         if not is_shape_query and inputs & data_values:
             data_values.update(node.outputs)
     return reasons
@@ -322,9 +322,9 @@ def _has_data_dependent_shape(node: ir.Node, data_values: set[ir.Value]) -> bool
     These are computed from input data. It holds for operators that always do, for inputs that give
     a shape, and for a Loop whose condition may change, if they read such a tensor.
     """
-    if node.op_type in operators.DATA_DEPENDENT_SHAPE_OPS:
+    if node.op_type in float_ops.DATA_DEPENDENT_SHAPE_OPS:
         return any(value in data_values for value in node.inputs)
-    for index in operators.SHAPE_INPUTS.get(node.op_type, ()):
+    for index in float_ops.SHAPE_INPUTS.get(node.op_type, ()):
         if index < len(node.inputs) and node.inputs[index] in data_values:
             return True
     if node.op_type != "Loop" or _has_invariant_condition(node):

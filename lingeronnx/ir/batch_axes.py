@@ -20,7 +20,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from ..errors import ConfigError, ModelError, suggest_nearest
-from . import ir, operators
+from . import float_ops, ir
 
 __all__ = [
     "BATCH_AXES_KEY",
@@ -36,13 +36,13 @@ BATCH_AXES_KEY = "lingeronnx.batch_axes"
 _STATE_INPUTS = (5, 6)
 #: Operators that map each axis of input 0 to an axis of the output.
 _AXIS_PRESERVING_OPS = {
-    *operators.UNARY_ELEMENTWISE_OPS,
-    *operators.IDENTITY_OPS,
+    *float_ops.UNARY_ELEMENTWISE_OPS,
+    *float_ops.IDENTITY_OPS,
     "Cast",
-    *operators.AFFINE_OPS,
+    *float_ops.AFFINE_OPS,
     "MatMul",
-    *operators.SELECTION_OPS,
-    *operators.AXIS_MOVE_OPS,
+    *float_ops.SELECTION_OPS,
+    *float_ops.AXIS_MOVE_OPS,
 }
 
 
@@ -208,7 +208,7 @@ def _infer_axes_from_recurrent(model: ir.Model) -> dict[str, int]:
     """
     axes_by_input: dict[str, set[int]] = {}
     for node in model.graph:
-        if node.domain or node.op_type not in operators.RECURRENT_OPS:
+        if node.domain or node.op_type not in float_ops.RECURRENT_OPS:
             continue
         is_batch_first = int(ir.get_attr(node, "layout", 0)) != 0
         for index in (0, *_STATE_INPUTS):
@@ -281,7 +281,7 @@ def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
         return _map_gather_axis_to_input(node, axis)
     if node.op_type in ("Unsqueeze", "Squeeze"):
         return _map_unit_axes_to_input(node, axis)
-    has_two_operands = node.op_type in (*operators.AFFINE_OPS, "MatMul")
+    has_two_operands = node.op_type in (*float_ops.AFFINE_OPS, "MatMul")
     if has_two_operands and ir.const_value(_second_input(node)) is None:
         return None
     return axis

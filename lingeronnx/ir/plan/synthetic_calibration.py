@@ -6,7 +6,7 @@ the file does not look different: so every later reader is warned.
 
 from __future__ import annotations
 
-from ..graph import ir
+from .. import ir
 
 __all__ = [
     "CALIBRATION_KEY",
