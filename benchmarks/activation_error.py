@@ -28,7 +28,7 @@ from onnx import helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lingeronnx.files import write_text
+from lingeronnx.common.files import write_text
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.quantization.lower import lower

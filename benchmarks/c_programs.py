@@ -39,6 +39,8 @@ from typing import Any
 import lingeronnx as lo
 from benchmarks.packability_agreement import Model, find_models, replace_section
 from benchmarks.streaming_models import write_streaming_models
+from lingeronnx.common.errors import LingerOnnxError
+from lingeronnx.common.files import write_text
 from lingeronnx.deployment.c_program.build import SANITIZER_FLAGS
 from lingeronnx.deployment.c_program.footprint import (
     ACCEPTED_WARNINGS,
@@ -52,8 +54,6 @@ from lingeronnx.deployment.c_program.program_files import describe_program
 from lingeronnx.deployment.c_program.stream_test import run_stream_test
 from lingeronnx.deployment.c_program.vectors import PartVector, collect_vectors
 from lingeronnx.deployment.deploy import Deployment
-from lingeronnx.errors import LingerOnnxError
-from lingeronnx.files import write_text
 
 CHIPS = ("venus", "arcs", "venusA")
 START, END = "<!-- written by benchmarks/c_programs.py -->\n", "<!-- up to here -->"

@@ -27,7 +27,7 @@ import numpy as np
 from model_cases import CASES, add_folder_arguments
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.runtime.data import Data
 
 _FEW, _WHOLE, _MIXED = 4, 8, "auto"

@@ -28,7 +28,7 @@ from pathlib import Path
 import onnx
 
 import lingeronnx.targets as targets
-from lingeronnx.errors import split_words
+from lingeronnx.common.errors import split_words
 from lingeronnx.luna.kernel_costs import ARCS
 from lingeronnx.luna.timing.kernel_calls import Operand, TimingNode, list_kernel_calls
 from lingeronnx.luna.timing.kernels import KernelCall, estimate_kernel_cycles

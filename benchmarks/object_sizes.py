@@ -32,8 +32,8 @@ import numpy as np
 import lingeronnx as lo
 from benchmarks.baselines.measure import CHIPS, ROOT, Subject, find_subject, get_states
 from benchmarks.baselines.table import Case, parse_page
+from lingeronnx.common.errors import LingerOnnxError
 from lingeronnx.deployment.c_program.build import get_stub_folder
-from lingeronnx.errors import LingerOnnxError
 
 _ROW = re.compile(r"^\| (\S+\.o) \| .+? \| (\d+) \| (\d+) \|", re.MULTILINE)
 _TOTAL = re.compile(r"^\| all: `\.data` \+ `\.bss` of the program \| (\d+) \|", re.MULTILINE)

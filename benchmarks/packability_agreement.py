@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import lingeronnx as lo
-from lingeronnx.errors import LingerOnnxError
-from lingeronnx.files import write_text
+from lingeronnx.common.errors import LingerOnnxError
+from lingeronnx.common.files import write_text
 from lingeronnx.ir import ir
 from lingeronnx.luna import evaluation
 from lingeronnx.operators.chip_part import extract_chip_part

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from onnx_suite import Model, node_models, stored_models
 
 from lingeronnx.api import quantize
-from lingeronnx.errors import LingerOnnxError
+from lingeronnx.common.errors import LingerOnnxError
 from lingeronnx.ir import ir
 from lingeronnx.operators.rules import find_lowering_rule
 from lingeronnx.targets import PLATFORMS, Target

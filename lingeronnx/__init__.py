@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from .api import trace as trace
     from .api import verify as verify
     from .api.finetuning import finetune as finetune
+    from .common.errors import ConfigError as ConfigError
+    from .common.errors import ConstraintError as ConstraintError
+    from .common.errors import DataError as DataError
+    from .common.errors import InternalError as InternalError
+    from .common.errors import LingerOnnxError as LingerOnnxError
+    from .common.errors import ModelError as ModelError
+    from .common.errors import RepairError as RepairError
     from .compat import AnalysisQuant as AnalysisQuant
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
@@ -46,13 +53,6 @@ if TYPE_CHECKING:
     from .compat import wb_analyse as wb_analyse
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
-    from .errors import ConfigError as ConfigError
-    from .errors import ConstraintError as ConstraintError
-    from .errors import DataError as DataError
-    from .errors import InternalError as InternalError
-    from .errors import LingerOnnxError as LingerOnnxError
-    from .errors import ModelError as ModelError
-    from .errors import RepairError as RepairError
     from .interchange.qdq.encodings import Encodings as Encodings
     from .interchange.qdq.encodings import read_plan as read_plan
     from .ir.plan import Affine as Affine
@@ -78,21 +78,21 @@ _HOME = {
     "BadCase": "analysis.compare.badcase",
     "Check": "analysis.check.report",
     "Comparison": "analysis.compare.comparison",
-    "ConfigError": "errors",
-    "ConstraintError": "errors",
-    "DataError": "errors",
+    "ConfigError": "common.errors",
+    "ConstraintError": "common.errors",
+    "DataError": "common.errors",
     "Deployment": "deployment",
     "Encodings": "interchange.qdq.encodings",
     "Evaluation": "runtime.evaluation",
-    "InternalError": "errors",
-    "LingerOnnxError": "errors",
-    "ModelError": "errors",
+    "InternalError": "common.errors",
+    "LingerOnnxError": "common.errors",
+    "ModelError": "common.errors",
     "Pictures": "runtime.data.pictures",
     "Plan": "ir.plan",
     "Affine": "ir.plan",
     "QuantConfig": "quantization.config",
     "QuantizedModel": "quantization",
-    "RepairError": "errors",
+    "RepairError": "common.errors",
     "Sensitivity": "analysis.sensitivity.ranking",
     "Session": "runtime.session",
     "Simulation": "runtime.simulation",
@@ -151,7 +151,7 @@ if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
         if name in _PARTS:
             return importlib.import_module(f".{name}", __name__)
         if name in _OLD_SPELLINGS:
-            importlib.import_module(".deprecation", __name__).warn_deprecated(
+            importlib.import_module(".common.deprecation", __name__).warn_deprecated(
                 f"lo.{name}", f"lo.compat.{name}", "0.3"
             )
             return getattr(importlib.import_module(".compat", __name__), name)

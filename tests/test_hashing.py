@@ -2,7 +2,7 @@
 
 import hashlib
 
-from lingeronnx.hashing import hash_concatenation, hash_framed_parts
+from lingeronnx.common.hashing import hash_concatenation, hash_framed_parts
 
 
 def test_concatenation_is_blake2b():

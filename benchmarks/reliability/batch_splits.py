@@ -27,7 +27,7 @@ import onnx
 from onnx import helper
 
 import lingeronnx as lo
-from lingeronnx.errors import LingerOnnxError
+from lingeronnx.common.errors import LingerOnnxError
 from lingeronnx.ir import ir
 from simulator.instruction_sets import INSTRUCTION_SETS, is_supported_by_host
 

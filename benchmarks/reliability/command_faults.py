@@ -228,8 +228,8 @@ class ForkedCommand:
             os.dup2(writer, 2)
             sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
             prepare()
-            from lingeronnx import files
             from lingeronnx.cli import main
+            from lingeronnx.common import files
 
             # as in a new process, which has looked through no folder
             files._cleaned_folders.clear()

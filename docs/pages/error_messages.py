@@ -101,7 +101,7 @@ AREAS = {
     "cli": "Commands",
     "compat": "Calls of other tools",
     "deployment": "Deploying and verifying",
-    "files": "Files that are written",
+    "common/files": "Files that are written",
     "quantization/legalize": "Rewrites",
     "quantization": "Quantizing",
     "operators/formats": "Integer graphs",

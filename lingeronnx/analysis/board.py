@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ..errors import ConfigError, split_words
-from ..files import read_user_file, write_text
+from ..common.errors import ConfigError, split_words
+from ..common.files import read_user_file, write_text
 from ..ir import ir
 from ..runtime.integer.runner import detect_target
 from ..runtime.program_parts import split_into_parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..errors import ConfigError, LingerOnnxError, split_words
+from ..common.errors import ConfigError, LingerOnnxError, split_words
 from ..ir import ir
 from ..runtime.integer.runner import detect_target
 from ..runtime.program_parts import split_into_parts

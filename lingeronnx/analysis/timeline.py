@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, split_words
-from ..files import write_text
+from ..common.errors import ConfigError, split_words
+from ..common.files import write_text
 from ..ir import ir
 from ..runtime.integer.runner import detect_target
 from ..runtime.program_parts import ProgramPart, split_into_parts

@@ -29,10 +29,10 @@ from ..analysis.profile.recording import compare_kept, profile
 from ..analysis.sensitivity.ranking import Sensitivity
 from ..analysis.sensitivity.sensitivity import sensitivity
 from ..analysis.timeline import Timeline, trace
+from ..common.errors import ConfigError, ConstraintError, DataError
+from ..common.files import write_text
 from ..deployment import Deployment, Verification, check_folder, verify
 from ..deployment import deploy as deploy_graph
-from ..errors import ConfigError, ConstraintError, DataError
-from ..files import write_text
 from ..interchange.qdq.import_model import is_quantized
 from ..interchange.qdq.qdq_writer import PLATFORM_KEY
 from ..ir import ir

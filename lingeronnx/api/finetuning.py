@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, suggest_nearest
+from ..common.errors import ConfigError, suggest_nearest
 from ..interchange.qdq.encodings import Encodings
 from ..ir import ir
 from ..quantization import (

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..common.errors import ConfigError
 from ..interchange.qdq.encodings import Encodings
 from ..ir import ir
 from ..ir.plan import Plan

@@ -20,17 +20,17 @@ from ..analysis.compare.compare import compare
 from ..analysis.compare.comparison import Comparison
 from ..analysis.compare.page import render_comparison_section
 from ..analysis.sensitivity.page import load_sensitivity_section
-from ..errors import ConfigError
-from ..escaping import escape_html
-from ..files import created_folder, write_text
+from ..common.errors import ConfigError
+from ..common.escaping import escape_html
+from ..common.files import created_folder, write_text
+from ..common.json_values import to_json_value
+from ..common.pages import PageSection, components, render_page
+from ..common.text import format_decibels
 from ..ir import ir
-from ..json_values import to_json_value
-from ..pages import PageSection, components, render_page
 from ..quantization import QuantizedModel
 from ..quantization.report import Report, format_findings, format_float_nodes, format_rewrites
 from ..runtime.session import is_integer_graph
 from ..search.page import render_search_section
-from ..text import format_decibels
 
 __all__ = ["report"]
 

@@ -23,8 +23,8 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..errors import LingerOnnxError
-from ..escaping import escape_lines
+from ..common.errors import LingerOnnxError
+from ..common.escaping import escape_lines
 from ._shared import current_command_line, format_examples
 from .models.checkpoint import checkpoint
 from .models.convert import convert

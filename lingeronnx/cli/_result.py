@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import REPORT_VERSION
+from ..common.files import REPORT_VERSION
 from ._shared import current_command_line, print_json
 from .report import show_report
 from .show import show_deployment

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError
-from ..escaping import join_shell
-from ..json_values import to_json_value
+from ..common.errors import ConfigError
+from ..common.escaping import join_shell
+from ..common.json_values import to_json_value
 from ..quantization.settings import SETTINGS, Setting
 from .terminal import echo_text
 
@@ -485,7 +485,7 @@ def check_output_path(path: Path, inputs: Sequence[str | Path | None]) -> None:
     ConfigError
         If `path` is no regular file, its folder does not exist, or an input would be overwritten.
     """
-    from ..files import resolve_path, resolve_write_target
+    from ..common.files import resolve_path, resolve_write_target
 
     resolve_write_target(path)
     if not path.parent.is_dir():

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..escaping import escape_invisible
-from ..targets import DEFAULT
-from ..text import (
+from ..common.escaping import escape_invisible
+from ..common.text import (
     SCREEN_LINES,
     count_screen_lines,
     difference_unit,
@@ -24,6 +23,7 @@ from ..text import (
     merge_similar_lines,
     truncate_lines,
 )
+from ..targets import DEFAULT
 from .show import (
     print_facts,
     print_line,

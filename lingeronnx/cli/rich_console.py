@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from ..escaping import escape_lines
+from ..common.escaping import escape_lines
 
 __all__ = ["EscapingConsole"]
 

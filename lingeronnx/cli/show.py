@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..escaping import escape_invisible, escape_lines
-from ..json_values import to_json_value
+from ..common.escaping import escape_invisible, escape_lines
+from ..common.json_values import to_json_value
+from ..common.text import difference_unit, format_decibels, format_value
 from ..targets import Target
-from ..text import difference_unit, format_decibels, format_value
 
 if TYPE_CHECKING:
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..escaping import escape_invisible, escape_lines
+from ..common.escaping import escape_invisible, escape_lines
 
 if TYPE_CHECKING:
     from .rich_console import EscapingConsole

@@ -12,11 +12,11 @@ from typing import Any
 from ..analysis.sensitivity.journal import ResumeHints
 from ..analysis.sensitivity.ranking import Sensitivity
 from ..analysis.sensitivity.sensitivity import sensitivity
-from ..errors import ConfigError
-from ..files import ensure_folder, write_text
+from ..common.errors import ConfigError
+from ..common.files import ensure_folder, write_text
+from ..common.text import format_table
 from ..ir import ir
 from ..quantization import require_data
-from ..text import format_table
 
 __all__ = ["AnalysisQuant"]
 

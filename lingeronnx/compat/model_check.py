@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from .. import api
 from ..analysis.check.structure import RESULT_FILE, Structure
-from ..errors import ConfigError
-from ..escaping import escape_invisible
-from ..files import ensure_folder, temporary_folder, write_text
+from ..common.errors import ConfigError
+from ..common.escaping import escape_invisible
+from ..common.files import ensure_folder, temporary_folder, write_text
 from ..ir import ir
 from ..operators.rules import Violation
 from ..quantization import QuantizedModel

@@ -20,8 +20,8 @@ from ..analysis.profile.outliers import (
 from ..analysis.profile.profile import Profile, Recorder
 from ..analysis.profile.profile_file import PROFILE_FILE, save_profile
 from ..analysis.profile.recording import TENSORS_FOLDER, RecordedSession
-from ..errors import ConfigError, DataError
-from ..files import ensure_folder, write_text
+from ..common.errors import ConfigError, DataError
+from ..common.files import ensure_folder, write_text
 from ..quantization import QuantizedModel
 from ..runtime.dump import DumpFolder
 from ..runtime.session import Session

@@ -13,8 +13,8 @@ from ..analysis.compare.compare import Comparison, compare, write_comparison
 from ..analysis.compare.sources import IntegerSource, PlannedSource, TensorSource, open_source
 from ..analysis.profile.recording import compare_kept
 from ..analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivity
-from ..errors import ConfigError, DataError
-from ..files import ensure_folder
+from ..common.errors import ConfigError, DataError
+from ..common.files import ensure_folder
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..quantization.lower import extract_plan

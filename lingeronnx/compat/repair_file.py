@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from .. import api
-from ..errors import RepairError
-from ..escaping import escape_invisible
+from ..common.errors import RepairError
+from ..common.escaping import escape_invisible
 
 __all__ = ["fix_dequant"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
 
-from ..errors import ConfigError, suggest_nearest
+from ..common.errors import ConfigError, suggest_nearest
 from ..ir import ir
 from ..targets import GENERIC
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, split_words
+from ..common.errors import ConfigError, DataError, split_words
 from ..ir import ir
 from ..operators.formats import DEQUANT, GRU, LSTM
 from ..runtime.program_parts import split_into_parts

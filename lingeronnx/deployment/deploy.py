@@ -23,10 +23,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..deprecation import keep_old_members
-from ..errors import ConfigError, DataError
-from ..escaping import make_c_identifier
-from ..files import DEPLOYMENT_VERSION, replace_folder, resolve_path, write_text
+from ..common.deprecation import keep_old_members
+from ..common.errors import ConfigError, DataError
+from ..common.escaping import make_c_identifier
+from ..common.files import DEPLOYMENT_VERSION, replace_folder, resolve_path, write_text
 from ..ir import ir
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..quantization import generate_synthetic_inputs

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx
 
-from ..errors import ConfigError, ConstraintError
-from ..escaping import escape_comment
-from ..files import write_text
+from ..common.errors import ConfigError, ConstraintError
+from ..common.escaping import escape_comment
+from ..common.files import write_text
 from ..ir import ir, onnx_file
 from ..runtime.parts_runner import PartRun, PartsRunner
 from ..runtime.program_parts import PartitionedProgram, ProgramPart, split_into_parts

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
-from ..files import describe_irregular_file
+from ..common.errors import DataError
+from ..common.files import describe_irregular_file
 
 __all__ = [
     "HOST_TOLERANCE",

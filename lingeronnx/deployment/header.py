@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..escaping import escape_comment, format_c_string, make_c_identifier
+from ..common.escaping import escape_comment, format_c_string, make_c_identifier
 from .ports import Port, Ports
 
 __all__ = ["make_constant_lines", "make_header"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import DEPLOYMENT_VERSION
+from ..common.files import DEPLOYMENT_VERSION
 from ..runtime.parts_runner import PartRun
 from ..runtime.program_parts import split_into_parts
 from .dumps import HOST_TOLERANCE, DumpedTensor, absolute_difference, max_magnitude

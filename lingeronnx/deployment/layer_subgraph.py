@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
-from ..errors import LingerOnnxError
+from ..common.errors import LingerOnnxError
 from ..ir import ir
 from ..runtime.integer.runner import IntegerRunner
 from .simulation import SimulatedGraph

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ConstraintError
+from ..common.errors import ConstraintError
 from ..ir import ir
 from ..operators.formats import DEQUANT, QUANT, find_integer_op
 from .simulation import SampleRun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..escaping import escape_markdown, format_markdown_code, make_c_identifier
+from ..common.escaping import escape_markdown, format_markdown_code, make_c_identifier
 from ..targets import CallLatency, GraphCost
 from .c_program.guide import make_program_guide
 from .c_program.object_sizes import ProgramSizes

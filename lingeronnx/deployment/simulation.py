@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from ..ir import ir
 from ..ir.name_mapping import restore_user_names
 from ..ir.plan import Affine

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import ConfigError, ModelError
+from ..common.errors import ConfigError, ModelError
 from ..ir import ir
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..operators.formats import (

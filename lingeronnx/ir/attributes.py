@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from .write_verification import iter_nodes_recursive
 
 __all__ = [

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from ..errors import ConfigError, ModelError, suggest_nearest
+from ..common.errors import ConfigError, ModelError, suggest_nearest
 from . import float_ops, ir
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..hashing import hash_framed_parts
+from ..common.hashing import hash_framed_parts
 from . import ir
 
 __all__ = ["compute_output_digest", "compute_value_digests"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from .write_verification import iter_nodes_recursive
 
 __all__ = ["MAX_UNROLLED_ITERATIONS", "check_expansion_limits"]

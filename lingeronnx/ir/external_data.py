@@ -10,8 +10,8 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from ..errors import ModelError
-from ..files import describe_irregular_file, resolve_path
+from ..common.errors import ModelError
+from ..common.files import describe_irregular_file, resolve_path
 
 __all__ = ["load_external_data"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import ConfigError, suggest_nearest
+from ..common.errors import ConfigError, suggest_nearest
 from . import ir
 
 __all__ = ["fix_inputs"]

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 import numpy as np
 import onnx
 
-from ..errors import InternalError, ModelError
-from ..files import temporary_folder
+from ..common.errors import InternalError, ModelError
+from ..common.files import temporary_folder
 from . import onnx_file
 from ._deferred_import import defer_imports
 from .weight_values import check_weight_values

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from . import ir
 
 __all__ = [

@@ -19,9 +19,9 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from ..errors import ModelError, suggest_nearest
-from ..files import describe_irregular_file, replace_file, resolve_write_target
-from ..hashing import hash_concatenation
+from ..common.errors import ModelError, suggest_nearest
+from ..common.files import describe_irregular_file, replace_file, resolve_write_target
+from ..common.hashing import hash_concatenation
 from . import external_data
 from .attributes import QUANTIZED_DOMAINS, check_attributes, node_label
 from .expansion_limits import check_expansion_limits

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 
 __all__ = ["check_weight_values"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, NodeProto
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 
 __all__ = ["iter_nodes_recursive", "verify_written_model"]
 

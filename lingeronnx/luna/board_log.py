@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..errors import ConfigError
+from ..common.errors import ConfigError
 from ..targets import Target
 from ..targets.board_profile import BoardLayer, BoardProfile
 from ..targets.timing_calibration import TimingCalibration

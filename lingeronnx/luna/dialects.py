@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError
+from ..common.errors import ModelError
+from ..common.text import merge_similar_lines
 from ..ir import ir
 from ..ir.plan import Affine
 from ..operators.formats import (
@@ -36,7 +37,6 @@ from ..operators.formats import (
 from ..operators.formats.normalization import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
 from ..targets._target import Target
 from ..targets.arithmetic import LutArithmetic, TableInputRule
-from ..text import merge_similar_lines
 
 __all__ = ["convert_dialect"]
 

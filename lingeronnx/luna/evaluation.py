@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from ..hashing import hash_framed_parts
+from ..common.hashing import hash_framed_parts
 from ..ir import ir
 from ..ir.detached_nodes import make_detached_node, make_detached_value
 from ..targets import PLATFORMS, Target

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from ..errors import ConfigError
+from ..common.errors import ConfigError
 from ..targets._target import Target, Vendor
 from ..targets.limits import ConvLimits, PoolLimits
 from .kernel_costs import KernelCosts

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ..hashing import hash_framed_parts
+from ..common.hashing import hash_framed_parts
 from ..targets import Target
 
 __all__ = ["ResultCache"]

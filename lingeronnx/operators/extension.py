@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from ..errors import ConfigError
+from ..common.errors import ConfigError
 from . import formats, schemas
 from . import reference as plain_classes
 from . import rules as ops

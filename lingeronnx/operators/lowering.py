@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InternalError, ModelError
+from ..common.errors import InternalError, ModelError
 from ..ir import ir
 from ..ir.batch_axes import BATCH_AXES_KEY
 from ..ir.plan import (

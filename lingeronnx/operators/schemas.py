@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
-from ..errors import ModelError, suggest_nearest
+from ..common.errors import ModelError, suggest_nearest
 from ..ir import ir, onnx_file
 from .formats import (
     ATTRIBUTE_RENAMES,

@@ -24,10 +24,10 @@ from pydantic import (
     field_validator,
 )
 
-from ..errors import ConfigError, format_exception
-from ..files import read_user_file
+from ..common.errors import ConfigError, format_exception
+from ..common.files import read_user_file
+from ..common.validation import format_validation_error
 from ..targets import LatencyOptions, Target
-from ..validation import format_validation_error
 from .settings import (
     AUTO_WEIGHT_BITS,
     OVERRIDE_SETTINGS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ConfigError, ModelError
+from ..common.errors import ConfigError, ModelError
 from ..ir import ir
 from ..ir.attributes import AttributeValue, get_number
 from ..ir.plan import Affine, Plan, Transform

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..errors import ConstraintError
+from ..common.errors import ConstraintError
 from ..ir import ir
 from ..ir.disjoint import DisjointSets
 from ..operators.rules import Op, find_lowering_rule, get_weight_values

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..common.text import format_decibels
 from ..ir.plan import Affine
-from ..text import format_decibels
 
 __all__ = [
     "MIN_SQNR_DB",

@@ -22,8 +22,8 @@ from multiprocessing import get_context
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from ..errors import ConfigError
-from ..hashing import hash_concatenation
+from ..common.errors import ConfigError
+from ..common.hashing import hash_concatenation
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, ModelError
-from ..files import DEPLOYMENT_VERSION
+from ..common.errors import ConfigError, ModelError
+from ..common.files import DEPLOYMENT_VERSION
 from .program_parts import ProgramPart
 
 __all__ = ["CompiledHost"]

@@ -20,9 +20,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..deprecation import keep_old_members
-from ..errors import ConfigError
-from ..files import link_missing_entries, replace_file, replace_folder
+from ..common.deprecation import keep_old_members
+from ..common.errors import ConfigError
+from ..common.files import link_missing_entries, replace_file, replace_folder
 from ..ir.plan import Affine
 
 __all__ = [

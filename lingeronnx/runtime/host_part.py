@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import onnx
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from ..ir import ir
 from ..ir.write_verification import iter_nodes_recursive
 from ..operators.formats import DEQUANT, QUANT

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from ..ir import ir
 
 __all__ = ["METADATA_KEY", "compute_moments", "load_input_moments", "store_input_moments"]

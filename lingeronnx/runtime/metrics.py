@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..decibels import ratio_db
-from ..errors import ConfigError, DataError, suggest_nearest, wrap_user_errors
+from ..common.decibels import ratio_db
+from ..common.errors import ConfigError, DataError, suggest_nearest, wrap_user_errors
 from .data import load_function
 
 __all__ = ["METRICS", "Agreement", "TopK", "resolve_metric"]

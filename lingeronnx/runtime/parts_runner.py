@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from ..ir.plan import Affine
 from ..targets import Target
 from .data import InputSpec

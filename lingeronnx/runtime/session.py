@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..deprecation import accept_old_parameters
-from ..errors import ConfigError, DataError, suggest_nearest
+from ..common.deprecation import accept_old_parameters
+from ..common.errors import ConfigError, DataError, suggest_nearest
 from ..ir import ir
 from ..ir.dynamic_tail import DynamicTail, split_dynamic_tail
 from ..ir.name_mapping import restore_user_names

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..common.errors import ConfigError
 from ..ir import ir
 from ..ir.plan import Affine
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, suggest_nearest
+from ..common.errors import ConfigError, DataError, suggest_nearest
 from ..ir import ir
 from .data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from .runners import FloatRunner, get_input_specs

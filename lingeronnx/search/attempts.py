@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ..errors import ConfigError, ConstraintError
-from ..hashing import hash_concatenation
+from ..common.errors import ConfigError, ConstraintError
+from ..common.hashing import hash_concatenation
 from ..ir import ir
 from ..quantization import (
     BestEffortMethods,

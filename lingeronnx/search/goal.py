@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..deprecation import keep_old_members
-from ..errors import ConfigError, DataError
+from ..common.deprecation import keep_old_members
+from ..common.errors import ConfigError, DataError
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..runtime.data import Progress

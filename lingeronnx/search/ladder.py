@@ -22,7 +22,7 @@ from ..analysis.sensitivity.layers import (
 )
 from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import choose_block_size
-from ..escaping import quote_shell
+from ..common.escaping import quote_shell
 from ..ir import ir
 from ..ir.disjoint import DisjointSets
 from ..operators.formats import QUANT

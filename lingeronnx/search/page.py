@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..escaping import escape_html
-from ..files import write_text
-from ..pages import PageSection, components, render_page
+from ..common.escaping import escape_html
+from ..common.files import write_text
+from ..common.pages import PageSection, components, render_page
 
 __all__ = [
     "format_shortfall",

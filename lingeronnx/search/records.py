@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from ..errors import DataError
+from ..common.errors import DataError
 from .cost import AttemptCost
 from .goal import Measurement
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..analysis.sensitivity.journal import Journal
 from ..analysis.sensitivity.layers import weight_bits_by_operator
-from ..errors import ConstraintError
+from ..common.errors import ConstraintError
 from ..quantization import Candidate, QuantizedModel
 from ..quantization.recipe import EFFORTS
 from ..runtime.data import Progress

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
-from ..deprecation import accept_old_parameters, keep_old_members
-from ..errors import ConfigError, InternalError, ModelError
+from ..common.deprecation import accept_old_parameters, keep_old_members
+from ..common.errors import ConfigError, InternalError, ModelError
 from .arithmetic import Arithmetic
 from .latency import Latency
 from .limits import (

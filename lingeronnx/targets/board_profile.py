@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..deprecation import keep_old_members
+from ..common.deprecation import keep_old_members
 from .timing_calibration import TimingCalibration
 
 __all__ = ["BoardLayer", "BoardProfile"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import ConfigError
+from ..common.errors import ConfigError
 from ._target import Target
 from .latency import Latency, UnmodeledWork, concatenate_latencies
 from .verdict import Verdict, VerdictFinding

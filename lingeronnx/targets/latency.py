@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..deprecation import keep_old_members
+from ..common.deprecation import keep_old_members
 
 __all__ = ["CycleSavings", "Latency", "LayerLatency", "UnmodeledWork", "concatenate_latencies"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..errors import ConfigError, suggest_nearest
+from ..common.errors import ConfigError, suggest_nearest
 from ._target import Target
 from .generic import GENERIC
 

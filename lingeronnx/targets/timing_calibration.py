@@ -12,9 +12,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..errors import ConfigError
-from ..files import read_user_file
-from ..validation import format_validation_error
+from ..common.errors import ConfigError
+from ..common.files import read_user_file
+from ..common.validation import format_validation_error
 
 __all__ = ["FamilyFactor", "TimingCalibration", "read_timing_calibration"]
 

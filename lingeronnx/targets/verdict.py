@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..deprecation import keep_old_members
-from ..errors import ConfigError
-from ..escaping import join_shell
+from ..common.deprecation import keep_old_members
+from ..common.errors import ConfigError
+from ..common.escaping import join_shell
 from .latency import Latency
 
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
+from ..common.errors import ConfigError
 
 try:
     import torch  # noqa: F401

@@ -13,7 +13,7 @@ from lingeronnx.analysis.compare.join import ComparedTensor
 from lingeronnx.analysis.compare.option_trials import OptionTrialResult
 from lingeronnx.analysis.profile.outliers import OutlierRow
 from lingeronnx.analysis.profile.profile import Profile, RecordedTensor
-from lingeronnx.deprecation import _OldMember, accept_old_parameters, keep_old_members
+from lingeronnx.common.deprecation import _OldMember, accept_old_parameters, keep_old_members
 from lingeronnx.interchange.repair.engine import Repaired
 from lingeronnx.quantization.report.program import ProgramReport
 from lingeronnx.quantization.report.quantized_model import WrittenFiles

@@ -1,6 +1,6 @@
 """Tables as text."""
 
-from lingeronnx.text import format_table
+from lingeronnx.common.text import format_table
 
 
 def test_columns_are_as_wide_as_their_longest_cell():

@@ -10,7 +10,7 @@ from onnx import helper
 
 from lingeronnx.api import check, quantize
 from lingeronnx.cli import main
-from lingeronnx.errors import ConfigError, DataError, ModelError
+from lingeronnx.common.errors import ConfigError, DataError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.batch_axes import infer_batch_axes, set_batch_axes
 from lingeronnx.ir.fixed_inputs import fix_inputs

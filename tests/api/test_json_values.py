@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from lingeronnx.json_values import to_json_value
+from lingeronnx.common.json_values import to_json_value
 
 
 class Color(Enum):

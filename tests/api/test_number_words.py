@@ -9,7 +9,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.api.report_page import report
-from lingeronnx.text import difference_unit, format_decibels, format_value
+from lingeronnx.common.text import difference_unit, format_decibels, format_value
 from tests.nets import plain, samples
 
 

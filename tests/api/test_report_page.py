@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx.cli import main
-from lingeronnx.escaping import escape_html as shown
+from lingeronnx.common.escaping import escape_html as shown
+from lingeronnx.common.pages.document import to_json_value
 from lingeronnx.ir import onnx_file
-from lingeronnx.pages.document import to_json_value
 from tests.nets import Net, concat, quantized, samples
 from tests.pages.test_document import data, self_contained
 

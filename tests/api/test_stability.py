@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lingeronnx import cli, files
+from lingeronnx import cli
 from lingeronnx.analysis.profile.profile_file import load_profile
-from lingeronnx.errors import ConfigError, DataError, ModelError
+from lingeronnx.common import files
+from lingeronnx.common.errors import ConfigError, DataError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
 from lingeronnx.quantization.json_schemas import make_json_schema

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.text import (
+from lingeronnx.common.text import (
     count_screen_lines,
     format_violations,
     group_by_key,

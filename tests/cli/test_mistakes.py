@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from lingeronnx import api
-from lingeronnx.errors import InternalError
+from lingeronnx.common.errors import InternalError
 from lingeronnx.runtime import dump
 from tests.cli.helpers import GAP, CommandFolder, samples, write_model
 from tests.each import check_each

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from tests import nets
 

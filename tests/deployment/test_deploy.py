@@ -18,13 +18,13 @@ from click.testing import CliRunner
 
 from lingeronnx import api
 from lingeronnx.cli import main
+from lingeronnx.common.errors import ConfigError, ConstraintError, DataError, ModelError
+from lingeronnx.common.escaping import make_c_identifier
 from lingeronnx.deployment import verify
 from lingeronnx.deployment.c_program import packages
 from lingeronnx.deployment.c_program.source_files import StaticMemory
 from lingeronnx.deployment.header import make_header
 from lingeronnx.deployment.ports import Port, Ports, StateFeedback
-from lingeronnx.errors import ConfigError, ConstraintError, DataError, ModelError
-from lingeronnx.escaping import make_c_identifier
 from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from tests import nets

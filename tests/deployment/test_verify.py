@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from lingeronnx import api
 from lingeronnx.cli import main
+from lingeronnx.common.errors import ConfigError, DataError, ModelError
 from lingeronnx.deployment import comparison, verify
 from lingeronnx.deployment.fault_hypotheses import FaultHypothesis
-from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.runtime.session import Session

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx import escaping
-from lingeronnx.errors import ConfigError
-from lingeronnx.files import write_text
+from lingeronnx.common import escaping
+from lingeronnx.common.errors import ConfigError
+from lingeronnx.common.files import write_text
 from tests.case_selection import limit_examples
 from tests.robustness.hostile_names import NAMES
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
 from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.luna import VENUS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS
 from lingeronnx.quantization.partition import partition_graph

@@ -7,7 +7,7 @@ A check shares no code with what it checks, or compares two ways that share none
 import re
 from collections.abc import Mapping
 
-from lingeronnx.errors import LingerOnnxError
+from lingeronnx.common.errors import LingerOnnxError
 from tests.fuzz.arithmetic import check_batch_splits, check_normalised_graph, check_plain_classes
 from tests.fuzz.packability_checks import (
     check_chip_ready,

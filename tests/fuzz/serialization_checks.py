@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 import lingeronnx as lo
-from lingeronnx.errors import LingerOnnxError, ModelError
+from lingeronnx.common.errors import LingerOnnxError, ModelError
 from lingeronnx.interchange.qdq.difference import measure_differences
 from lingeronnx.interchange.qdq.qdq_writer import write_qdq
 from lingeronnx.interchange.repair import repair_model

@@ -9,7 +9,7 @@ import onnx_ir as oir
 import pytest
 from onnx import helper
 
-from lingeronnx.errors import InternalError, ModelError
+from lingeronnx.common.errors import InternalError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.attributes import (
     check_attributes,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.ir import ir
 from lingeronnx.ir.batch_axes import infer_batch_axes, store_inferred_batch_axes
 from lingeronnx.runtime.data import Data, InputSpec

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir, onnx_file
 from lingeronnx.runtime.session import Session
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.dynamic_tail import split_dynamic_tail
 from lingeronnx.runtime.runners import FloatRunner

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import LingerOnnxError
+from lingeronnx.common.errors import LingerOnnxError
 from tests.onnx_files.helpers import save
 
 #: Names of onnx's test cases, behind ``test_``.

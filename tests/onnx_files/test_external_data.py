@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from tests.onnx_files.helpers import close, images, proto, rand, save
 from tests.passes.helpers import outputs
@@ -125,7 +125,7 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("lingeronnx.ir.onnx_file.move_to_external_data", fail)
-    with pytest.raises(lo.errors.ConfigError, match="No space left"):
+    with pytest.raises(lo.common.errors.ConfigError, match="No space left"):
         ir.save(graph, tmp_path / "m.onnx")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 

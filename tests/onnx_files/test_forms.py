@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import LingerOnnxError, ModelError
+from lingeronnx.common.errors import LingerOnnxError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes
 from lingeronnx.quantization.normalize.entry.raise_opset import convert_opset

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import LingerOnnxError
+from lingeronnx.common.errors import LingerOnnxError
 from tests.onnx_files.helpers import proto, rand
 from tests.passes.helpers import positive
 

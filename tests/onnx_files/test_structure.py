@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from tests.onnx_files.helpers import proto, quantized, rand
 

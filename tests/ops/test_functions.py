@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import float_ops
 from lingeronnx.ir.plan import Affine
 from lingeronnx.operators.formats import table_functions

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from lingeronnx.api import quantize
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.luna.faults import LunaFault

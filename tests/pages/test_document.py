@@ -4,8 +4,8 @@ import json
 import math
 import re
 
-from lingeronnx.json_values import to_json_value
-from lingeronnx.pages.document import PageSection, render_page
+from lingeronnx.common.json_values import to_json_value
+from lingeronnx.common.pages.document import PageSection, render_page
 
 
 def data(text, key):

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from lingeronnx.escaping import escape_html
-from lingeronnx.pages import components
+from lingeronnx.common.escaping import escape_html
+from lingeronnx.common.pages import components
 
 WORST = "</td><script>alert(1)</script>\"'&|\u202e\x07"
 

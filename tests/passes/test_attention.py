@@ -11,7 +11,7 @@ from onnx import helper
 
 from lingeronnx import targets as platforms
 from lingeronnx.api import quantize
-from lingeronnx.errors import ConstraintError
+from lingeronnx.common.errors import ConstraintError
 from lingeronnx.luna.evaluation import evaluate_graph
 from lingeronnx.runtime.runners import FloatRunner
 from tests import packability

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.expansion_limits import MAX_UNROLLED_ITERATIONS
 from lingeronnx.quantization.normalize.entry.check_schemas import check_schemas

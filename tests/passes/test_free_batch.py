@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.batch_axes import set_batch_axes
 from lingeronnx.quantization.normalize.entry.dynamic_batch import make_batch_dynamic

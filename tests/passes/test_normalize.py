@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import InternalError
+from lingeronnx.common.errors import InternalError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import NORMALIZATION_PASSES, Pass, normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

@@ -7,7 +7,7 @@ import inspect
 import numpy as np
 import pytest
 
-from lingeronnx.errors import InternalError
+from lingeronnx.common.errors import InternalError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import (
     CONTROL_FLOW_PASSES,

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.errors import ConfigError, InternalError, ModelError
+from lingeronnx.common.errors import ConfigError, InternalError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import (
     CONTROL_FLOW_PASSES,

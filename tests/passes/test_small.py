@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize.activations.clip import convert_min_max_to_clip
 from lingeronnx.quantization.normalize.activations.softmax import canonicalize_softmax

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir.plan import Affine, PerAxis, PerGroup, PerTensor, Plan, Rounding
 from tests.case_selection import limit_examples
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.errors import ConfigError, LingerOnnxError
+from lingeronnx.common.errors import ConfigError, LingerOnnxError
 from lingeronnx.interchange.qdq.encodings import read_plan
 from lingeronnx.ir import ir
 from tests.case_selection import limit_examples

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.interchange.qdq.qoperators import reshape_constant, transpose_constant
 from lingeronnx.ir import ir
 from tests.onnx_files.helpers import proto

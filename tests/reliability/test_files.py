@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import files
-from lingeronnx.errors import ConfigError
+from lingeronnx.common import files
+from lingeronnx.common.errors import ConfigError
 from tests.cli.helpers import CommandFolder, samples, write_model
 
 pytestmark = pytest.mark.skipif(
@@ -179,7 +179,7 @@ def test_a_full_folder_name_is_told(tmp_path: Path) -> None:
 
 def test_names_in_a_readme_are_shown_as_they_are() -> None:
     """Bars, tags and line breaks make no cell, no element and no line."""
-    from lingeronnx.escaping import escape_markdown
+    from lingeronnx.common.escaping import escape_markdown
 
     assert escape_markdown("a_b/c.1:0") == "a_b/c.1:0"
     assert escape_markdown("a|b<img src=x>\n# c`d`") == "a&#124;b&#60;img src=x>\\n# c&#96;d&#96;"

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from lingeronnx.errors import DataError, ModelError
+from lingeronnx.common.errors import DataError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.data import Data, InputSpec, archives
 from lingeronnx.runtime.runners import sessions

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from lingeronnx.errors import RepairError
+from lingeronnx.common.errors import RepairError
 from lingeronnx.interchange.repair import fix_dequant
 from tests.repair.helpers import edges, types
 

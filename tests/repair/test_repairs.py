@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from lingeronnx.errors import ConfigError, ModelError, RepairError
+from lingeronnx.common.errors import ConfigError, ModelError, RepairError
 from lingeronnx.interchange.repair import REPAIRS, fix_dequant, repair_model
 from lingeronnx.interchange.repair.trial_run import run_repaired_graph
 from tests.repair.helpers import FC, edges, graph, outputs

@@ -23,9 +23,9 @@ import pytest
 from click.testing import CliRunner
 
 from lingeronnx import api, cli
+from lingeronnx.common.escaping import escape_invisible, format_csv
 from lingeronnx.deployment.c_program import host_source
 from lingeronnx.deployment.c_program.generated_names import replace_names
-from lingeronnx.escaping import escape_invisible, format_csv
 from lingeronnx.runtime.dump import write_npz
 from tests import c_tools
 from tests.robustness.hostile_names import (

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import LingerOnnxError
+from lingeronnx.common.errors import LingerOnnxError
 from lingeronnx.operators.formats import INTEGER_OPS
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS

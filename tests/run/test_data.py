@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.runtime.data import Data, InputSpec
 from tests.each import check_each
 

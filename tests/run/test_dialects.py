@@ -5,7 +5,7 @@ for.
 import pytest
 from onnx import TensorProto, helper
 
-from lingeronnx.errors import ConfigError, ModelError
+from lingeronnx.common.errors import ConfigError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.operators.formats import INTEGER_OPS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.runtime.data import load_function
 
 

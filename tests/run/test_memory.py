@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.quantization.methods.equalize import equalize_channels

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.decibels import ratio_db
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.decibels import ratio_db
+from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.runtime.metrics import METRICS, Agreement, TopK, resolve_metric
 
 RNG = np.random.default_rng(0)

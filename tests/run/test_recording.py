@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.runtime.data import Data, InputSpec
 from lingeronnx.runtime.data.recording import RecordedItems
 from lingeronnx.runtime.data.sources import open_items

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.errors import ConfigError, DataError, ModelError
+from lingeronnx.common.errors import ConfigError, DataError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from tests import nets

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from lingeronnx.cli import main
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.data import Data, InputSpec
 from lingeronnx.runtime.data.pictures import Pictures

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from lingeronnx import api
 from lingeronnx.api import quantize
 from lingeronnx.cli import main
+from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.deployment.simulation import read_integer_graph, run_samples
-from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from lingeronnx.runtime.streaming import _select_loud_calls, unroll_calls

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import format_exception, wrap_user_errors
+from lingeronnx.common.errors import format_exception, wrap_user_errors
 from lingeronnx.runtime.data.sources import open_items
 from lingeronnx.runtime.metrics import call_user_function
 from tests.robustness.case_generators import GOOD

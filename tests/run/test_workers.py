@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from lingeronnx import api, cli
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.runtime.cluster import map_jobs

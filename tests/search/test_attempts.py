@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api, cli
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.quantization import Candidate
 from lingeronnx.search import Goal, search

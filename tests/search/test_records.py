@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.search.cost import AttemptCost
 from lingeronnx.search.goal import Measurement
 from lingeronnx.search.records import is_complete, make_record, parse_cost

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api, cli
-from lingeronnx.errors import ConfigError, ConstraintError, DataError
+from lingeronnx.common.errors import ConfigError, ConstraintError, DataError
 from lingeronnx.ir import ir
 from lingeronnx.quantization import build_candidate, plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.scales import group_shared_scales

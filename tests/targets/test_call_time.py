@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.targets import PLATFORMS, CallLatency, LatencyOptions, get_target
 from lingeronnx.targets.latency import Latency, LayerLatency, UnmodeledWork, concatenate_latencies
 

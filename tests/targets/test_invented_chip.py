@@ -12,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx.errors import InternalError
+from lingeronnx.common.errors import InternalError
 from lingeronnx.ir import ir
 from lingeronnx.luna import packer_profile
 from lingeronnx.luna.faults import LunaFault

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.targets.timing_calibration import TimingCalibration, read_timing_calibration
 
 ROW = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...ir import ir
 from ...ir.name_mapping import restore_user_names
 from ...operators.formats.node_validation import check_nodes

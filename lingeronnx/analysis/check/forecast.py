@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ...errors import ConstraintError, ModelError
+from ...common.errors import ConstraintError, ModelError
 from ...ir import ir
 from ...operators.chip_part import extract_chip_part
 from ...operators.formats import CLIP

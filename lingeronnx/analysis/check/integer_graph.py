@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.plan import Affine
 from ...operators.formats import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx
 
-from ...errors import ModelError, split_words
+from ...common.errors import ModelError, split_words
 from ...ir import ir, onnx_file
 from ...ir.attributes import check_attributes
 from ...ir.name_mapping import restore_user_names

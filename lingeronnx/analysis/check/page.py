@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...escaping import escape_html
-from ...pages import PageSection, components, render_page
+from ...common.escaping import escape_html
+from ...common.pages import PageSection, components, render_page
 from .report import Check
 from .time_plot import render_time_plot
 

@@ -9,15 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
-from ...deprecation import keep_old_members
-from ...operators.rules import Violation
-from ...quantization.legalize import AppliedRewrite
-from ...quantization.report import FloatNode, format_findings, format_float_nodes, format_rewrites
-from ...quantization.report.merges import MergeOption
-from ...quantization.report.program import PartReport, ProgramReport
-from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
-from ...targets.verdict import combine_bases
-from ...text import (
+from ...common.deprecation import keep_old_members
+from ...common.text import (
     SCREEN_LINES,
     count_screen_lines,
     format_violations,
@@ -26,6 +19,13 @@ from ...text import (
     merge_similar_lines,
     truncate_lines,
 )
+from ...operators.rules import Violation
+from ...quantization.legalize import AppliedRewrite
+from ...quantization.report import FloatNode, format_findings, format_float_nodes, format_rewrites
+from ...quantization.report.merges import MergeOption
+from ...quantization.report.program import PartReport, ProgramReport
+from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
+from ...targets.verdict import combine_bases
 
 __all__ = ["Check", "WorkedAround"]
 

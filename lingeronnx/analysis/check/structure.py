@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...deprecation import keep_old_members
+from ...common.deprecation import keep_old_members
+from ...common.text import format_table
 from ...ir import ir
 from ...ir.plan import Affine, Plan
 from ...operators.formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
@@ -27,7 +28,6 @@ from ...operators.rules import Violation
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan
 from ...quantization.scales import ScalePolicy
-from ...text import format_table
 from .suspicions import LIMIT_KIND, Suspicion, find_graph_suspicions, find_model_suspicions
 
 __all__ = ["RESULT_FILE", "Structure", "count_uses", "describe_integer_graph", "describe_model"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...escaping import quote_shell
+from ...common.escaping import quote_shell
 from ...ir import ir
 from ...ir.attributes import get_number
 from ...operators.formats import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ...escaping import escape_html
+from ...common.escaping import escape_html
 from ...targets import CallLatency
 from ...targets.latency import LayerLatency
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...ir import float_ops, ir
 from ...quantization.prepare.selectors import select_tensors
 from ...runtime.provenance import load_quantize_settings

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError, suggest_nearest
+from ...common.errors import ConfigError, DataError, suggest_nearest
 from ...ir.batch_axes import guess_batch_axis
 from ...runtime.data import Data, InputSpec, Progress, load_function
 from ...runtime.dump import write_npz

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...escaping import format_csv
-from ...files import created_folder, write_text
+from ...common.errors import ConfigError
+from ...common.escaping import format_csv
+from ...common.files import created_folder, write_text
 from ...ir import ir
 from ...runtime.cluster import map_jobs
 from ...runtime.data import Batch, Progress

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...deprecation import keep_old_members
-from ...escaping import escape_invisible, join_lines
-from ...text import wrap_text
+from ...common.deprecation import keep_old_members
+from ...common.escaping import escape_invisible, join_lines
+from ...common.text import wrap_text
 from ..stats.pair_measures import METRICS
 from .advice import format_options
 from .finding import LayerFinding

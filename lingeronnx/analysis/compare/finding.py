@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...escaping import quote_shell
+from ...common.escaping import quote_shell
 from .join import ComparedTensor
 
 __all__ = ["LayerFinding", "format_distinct_from", "format_override", "make_finding"]

@@ -18,8 +18,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ...deprecation import keep_old_members
-from ...errors import ConfigError, DataError, suggest_nearest
+from ...common.deprecation import keep_old_members
+from ...common.errors import ConfigError, DataError, suggest_nearest
 from ...ir import float_ops, ir
 from ...ir.name_mapping import format_node_label, get_module_name
 from ...operators.rules import is_relu_like

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...decibels import ratio_db
+from ...common.decibels import ratio_db
 from ...ir import float_ops, ir
 from ...operators.formats import is_quantized_domain
 from ...operators.rules import is_relu_like

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ...deprecation import keep_old_members
-from ...errors import LingerOnnxError
+from ...common.deprecation import keep_old_members
+from ...common.errors import LingerOnnxError
 from ...ir.plan import Plan
 from ...operators.rules.macs import count_macs
 from ...quantization import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from importlib.resources import files
 
-from ...pages import PageSection, render_page
+from ...common.pages import PageSection, render_page
 from ..stats.distribution import Distribution
 from ..stats.pair_measures import METRICS, PairMeasures
 from .advice import find_parent_rows

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import onnx
 
-from ...errors import ConfigError, DataError
+from ...common.errors import ConfigError, DataError
 from ...ir import ir
 from ...ir.plan import Affine, Plan
 from ...quantization import QuantizedModel

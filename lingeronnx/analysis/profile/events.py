@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...files import replace_file
+from ...common.files import replace_file
 from ..stats.distribution import Distribution
 
 __all__ = ["BUCKETS", "EVENTS_VERSION", "crc32c", "write_histograms"]

@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from ...deprecation import keep_old_members
-from ...errors import ConfigError
-from ...files import write_text
+from ...common.deprecation import keep_old_members
+from ...common.errors import ConfigError
+from ...common.files import write_text
+from ...common.text import format_table
 from ...ir import ir
 from ...ir.plan import Affine
 from ...runtime.data import Data, Progress
 from ...runtime.session import Session
-from ...text import format_table
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from ...escaping import escape_html
-from ...pages import PageSection, components, render_page
+from ...common.escaping import escape_html
+from ...common.pages import PageSection, components, render_page
 from .profile import Profile
 
 __all__ = ["render_profile_page", "render_profile_section"]

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ...deprecation import keep_old_members
-from ...errors import ConfigError
-from ...files import ensure_folder, write_text
+from ...common.deprecation import keep_old_members
+from ...common.errors import ConfigError
+from ...common.files import ensure_folder, write_text
+from ...common.text import format_table
 from ...ir import ir
 from ...ir.attributes import get_number
 from ...ir.name_mapping import get_module_name
 from ...ir.plan import Affine, make_bias_qparams
 from ...operators.formats import find_integer_op, is_quantized_domain, read_attributes
 from ...runtime.session import Session
-from ...text import format_table
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution
 from .events import write_histograms

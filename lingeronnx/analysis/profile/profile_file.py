@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
+from ...common.errors import DataError
 from ...runtime.dump import write_npz
 from ..stats.distribution import Distribution
 from ..stats.histogram import Histogram, NonzeroBins

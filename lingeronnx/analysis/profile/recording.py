@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import ConfigError, DataError
-from ...files import update_folder, write_text
+from ...common.errors import ConfigError, DataError
+from ...common.files import update_folder, write_text
 from ...ir import ir
 from ...ir.plan import Affine
 from ...runtime.data import Data, Progress

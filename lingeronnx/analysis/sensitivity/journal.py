@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from ...errors import ConfigError
-from ...files import JOURNAL_VERSION, check_writable, write_text
+from ...common.errors import ConfigError
+from ...common.files import JOURNAL_VERSION, check_writable, write_text
 
 __all__ = ["CLI_HINTS", "Journal", "ResumeHints"]
 

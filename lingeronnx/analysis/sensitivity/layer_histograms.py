@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...escaping import escape_invisible
-from ...files import replace_file
+from ...common.errors import ConfigError
+from ...common.escaping import escape_invisible
+from ...common.files import replace_file
 from ...ir import ir
 from ...ir.plan import Affine
 from ...operators.rules import get_weight_values

@@ -15,8 +15,8 @@ from operator import or_
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...escaping import quote_shell
+from ...common.errors import ConfigError
+from ...common.escaping import quote_shell
 from ...ir import ir
 from ...ir.plan import Affine
 from ...operators.formats import QUANT

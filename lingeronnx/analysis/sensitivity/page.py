@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError
-from ...escaping import escape_html
-from ...files import read_user_file
-from ...pages import PageSection, components, render_page
+from ...common.errors import ConfigError
+from ...common.escaping import escape_html
+from ...common.files import read_user_file
+from ...common.pages import PageSection, components, render_page
 
 __all__ = ["load_sensitivity_section", "render_sensitivity_page", "render_sensitivity_section"]
 

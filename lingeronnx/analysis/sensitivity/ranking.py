@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...deprecation import keep_old_members
-from ...escaping import join_lines
-from ...files import write_text
+from ...common.deprecation import keep_old_members
+from ...common.escaping import join_lines
+from ...common.files import write_text
 from ..stats.output_measures import is_lower_better, metric_unit
 from .page import render_sensitivity_page
 

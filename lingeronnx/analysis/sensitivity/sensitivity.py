@@ -23,8 +23,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from ...errors import ConfigError, DataError, suggest_nearest
-from ...hashing import hash_concatenation
+from ...common.errors import ConfigError, DataError, suggest_nearest
+from ...common.hashing import hash_concatenation
 from ...ir import ir
 from ...ir.plan import Plan
 from ...quantization import (

@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import ConfigError
-from ...hashing import hash_framed_parts
+from ...common.errors import ConfigError
+from ...common.hashing import hash_framed_parts
 from ...ir import ir
 from ...ir.plan import Affine
 from ...runtime.data import Data

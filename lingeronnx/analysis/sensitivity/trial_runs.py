@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
-from ...hashing import hash_concatenation
+from ...common.errors import DataError
+from ...common.hashing import hash_concatenation
 from ...ir import ir
 from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...quantization import PlannedModel

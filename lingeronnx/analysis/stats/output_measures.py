@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError, suggest_nearest
+from ...common.errors import ConfigError, DataError, suggest_nearest
 from ...runtime.metrics import resolve_metric
 from .pair_measures import LOWER_IS_BETTER, METRICS, PairMeasures
 

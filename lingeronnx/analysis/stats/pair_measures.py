@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ...decibels import ratio_db
+from ...common.decibels import ratio_db
 from .distribution import Distribution
 from .stored_form import StoredForm
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ... import api
-from ...files import created_folder
+from ...common.files import created_folder
 from ...targets import DEFAULT
 
 __all__ = ["Demo", "demo"]

@@ -135,8 +135,8 @@ def deploy(
 
 def _check_prefix(name: str | None) -> str | None:
     """Return `name`, which may be None; raise ConfigError if C names cannot begin with it."""
+    from ...common.errors import ConfigError
     from ...deployment.deploy import is_valid_stem
-    from ...errors import ConfigError
 
     if name is not None and not is_valid_stem(name):
         raise ConfigError(

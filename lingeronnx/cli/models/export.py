@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...escaping import escape_invisible
+from ...common.escaping import escape_invisible
 from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 from ..terminal import console_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ...errors import RepairError
+from ...common.errors import RepairError
 from .._shared import (
     PATH_TYPE,
     check_output_path,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...errors import ConfigError
-from ...files import chip_file_path
+from ...common.errors import ConfigError
+from ...common.files import chip_file_path
 from .._result import show_result
 from .._shared import (
     DATA_HELP,

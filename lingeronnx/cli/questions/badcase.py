@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...escaping import escape_invisible
+from ...common.escaping import escape_invisible
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ...escaping import join_lines
+from ...common.escaping import join_lines
 from ...quantization.settings import SETTINGS
 from ...targets import DEFAULT
 from .._shared import (
@@ -139,7 +139,7 @@ def check(
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write each text of `files` (name -> text) to `folder`, which is created if needed."""
-    from ...files import created_folder, write_text
+    from ...common.files import created_folder, write_text
 
     with created_folder(folder):
         for name, text in files.items():

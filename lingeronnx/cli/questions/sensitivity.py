@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ...escaping import escape_invisible
+from ...common.escaping import escape_invisible
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,
@@ -142,7 +142,7 @@ def sensitivity(
     predicted gain.
     """
     load_data = make_data_loader(options)
-    from ...files import created_folder
+    from ...common.files import created_folder
 
     with created_folder(folder), progress_bar() as progress:
         from ... import api

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,

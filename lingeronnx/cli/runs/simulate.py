@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ...errors import ConfigError
-from ...files import resolve_path
+from ...common.errors import ConfigError
+from ...common.files import resolve_path
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,

@@ -28,9 +28,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from ...errors import LingerOnnxError, format_exception
-from ...escaping import escape_lines, join_shell
-from ...files import replace_file
+from ...common.errors import LingerOnnxError, format_exception
+from ...common.escaping import escape_lines, join_shell
+from ...common.files import replace_file
 from ...ir.onnx_file import iter_tensors
 
 __all__ = ["strip_weights", "write_bug_report"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ...files import resolve_path
+from ...common.files import resolve_path
 
 __all__ = ["Environment", "Requirement", "inspect_environment"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ...json_values import to_json_value
+from ...common.json_values import to_json_value
 from ...targets import DEFAULT, PLATFORMS, Target, get_target
 from .._shared import format_examples, json_option, print_json
 from ..show import show_platform, show_platforms

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...escaping import join_shell
+from ...common.errors import ConfigError
+from ...common.escaping import join_shell
 from ..ports import Port
 from .packages import compute_arguments_crc, make_package, make_package_header
 from .program import BoardProgram

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ...escaping import make_c_suffix
+from ...common.escaping import make_c_suffix
 from .program import (
     BoardProgram,
     ChipPart,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from .build import PROGRAM_FLAGS, find_compiler, run_compiler
 from .object_sizes import (
     CORES,

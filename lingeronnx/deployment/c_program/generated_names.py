@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from ...errors import ConstraintError
+from ...common.errors import ConstraintError
 from ...ir.write_verification import iter_nodes_recursive
 
 __all__ = ["replace_names"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...escaping import escape_markdown
+from ...common.escaping import escape_markdown
 from ..dumps import HOST_TOLERANCE
 from ..ports import format_shape
 from .call_writer import CallWriter, make_c_names

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx.inliner import inline_local_functions
 
-from ...errors import ConfigError, ConstraintError
+from ...common.errors import ConfigError, ConstraintError
 from .arena import BufferLifetime, plan_arena
 from .blocked_sums import block_long_sums
 from .generated_names import replace_names

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...alignment import round_up
-from ...escaping import format_c_string
+from ...common.alignment import round_up
+from ...common.escaping import format_c_string
 from ...runtime.parts_runner import PartRun, PartsRunner
 from ...runtime.program_parts import PartitionedProgram, ProgramPart
 from ...runtime.runners import FloatRunner

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from .build import HOST_FLAGS, PROGRAM_FLAGS, get_stub_folder, run_compiler
 from .known_answers import compute_test_ram_bytes
 from .program import BoardProgram

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...escaping import escape_comment, join_shell, quote_shell
+from ...common.escaping import escape_comment, join_shell, quote_shell
 
 __all__ = [
     "EXECUTOR_VERSION",

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
-from ...alignment import round_up
-from ...errors import ConstraintError
-from ...escaping import make_c_identifier
+from ...common.alignment import round_up
+from ...common.errors import ConstraintError
+from ...common.escaping import make_c_identifier
 from ...ir import float_ops, ir
 from ...operators.chip_part import is_dequantized
 from ...operators.formats import QUANT

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...files import write_text
+from ...common.files import write_text
 from ...runtime.dump import write_npz
 from ...runtime.parts_runner import PartRun
 from ...targets import Target

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from string import Template
 
-from ...alignment import round_up
-from ...escaping import escape_comment
+from ...common.alignment import round_up
+from ...common.escaping import escape_comment
 from .arena import ALIGNMENT
 from .call_writer import CallWriter, format_scratch_pointer, get_quantize_function
 from .packages import EXECUTOR_VERSION, compute_arguments_crc

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ConfigError, DataError, ModelError
+from ...common.errors import ConfigError, DataError, ModelError
 from ...ir import ir
 from ...ir.plan import Affine
 from ...runtime.integer.runner import IntegerRunner, detect_target

@@ -35,9 +35,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...deprecation import keep_old_members
-from ...errors import ConfigError, suggest_nearest
-from ...files import read_user_file
+from ...common.deprecation import keep_old_members
+from ...common.errors import ConfigError, suggest_nearest
+from ...common.files import read_user_file
 from ...ir import ir
 from ...ir.plan import Affine, Plan
 from .import_model import ImportedQuantization, make_file_qparams

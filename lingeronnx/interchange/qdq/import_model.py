@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import float_ops, ir
 from ...ir.plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
 from .block_quantization import read_block_qparams

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.plan import Affine
 from ...ir.plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import float_ops, ir
 from .constant_types import format_element_type, is_number
 

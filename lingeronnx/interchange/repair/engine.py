@@ -16,9 +16,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from ...deprecation import keep_old_members
-from ...errors import ModelError, RepairError
-from ...files import replace_file, resolve_path
+from ...common.deprecation import keep_old_members
+from ...common.errors import ModelError, RepairError
+from ...common.files import replace_file, resolve_path
 from ...ir import ir, onnx_file
 from ...operators.formats import find_nonzero_zero_point
 from .declarations import TYPE_REPAIR, VALUE_INFO_REPAIR

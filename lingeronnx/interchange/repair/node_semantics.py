@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from onnx import TensorProto, defs
 
-from ...errors import LingerOnnxError
+from ...common.errors import LingerOnnxError
 from ...ir import float_ops
 from ...ir.attributes import AttributeValue
 from ...operators.formats import (

@@ -21,7 +21,7 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto
 
-from ...errors import LingerOnnxError
+from ...common.errors import LingerOnnxError
 from ...ir.plan import Affine
 from ...operators.formats import SHUFFLE_CHANNEL, Format, KernelInfo
 from ...targets import GENERIC, Target, get_target

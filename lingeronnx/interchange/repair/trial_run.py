@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from onnx import ModelProto
 
-from ...errors import LingerOnnxError, ModelError
+from ...common.errors import LingerOnnxError, ModelError
 from ...ir import ir
 from ...ir.name_mapping import restore_user_names
 from ...runtime.runners import get_input_specs

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, format_exception
+from ...common.errors import ConfigError, format_exception
 from .affine import Affine, PerAxis, PerGroup
 
 __all__ = ["Plan", "Transform"]

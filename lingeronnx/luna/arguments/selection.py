@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import onnx
 
-from ...escaping import join_shell
+from ...common.escaping import join_shell
 from ...ir import ir
 from ...targets import Target
 from ...targets.objective import TIME, can_keep_constants_resident, get_objective

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ...errors import ConfigError, split_words
+from ...common.errors import ConfigError, split_words
 from ...targets.verdict import VerdictFinding
 
 __all__ = ["FLASH", "PSRAM", "SHARE", "PackerOptions", "parse_packer_arguments"]

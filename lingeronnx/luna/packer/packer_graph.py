@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...alignment import round_up
+from ...common.alignment import round_up
 from ...operators.formats import CONV1D, CONV2D, PAD
 
 __all__ = ["PackerGraph", "PackerStep", "PackerTensor", "map_producers"]

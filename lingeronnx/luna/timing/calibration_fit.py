@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import ConfigError, suggest_nearest
+from ...common.errors import ConfigError, suggest_nearest
 from ...targets import Target
 from ...targets.timing_calibration import FamilyFactor, TimingCalibration
 from ..kernel_costs import ARCS, CostCorrection, KernelCosts

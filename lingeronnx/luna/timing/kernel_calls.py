@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ...alignment import round_up
+from ...common.alignment import round_up
 from ...operators.formats import (
     AVG_POOL2D,
     BATCH_NORM2D,

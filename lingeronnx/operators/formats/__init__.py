@@ -6,7 +6,7 @@ of a node by any of its names. The lowering rules (`ops`) build on these definit
 
 from __future__ import annotations
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from . import (
     activation_tables,

@@ -17,7 +17,7 @@ from typing import Any
 
 from simulator.kernel import Kernel
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes, AttributeValue, get_int, get_number, get_scales
 from ...ir.plan import Affine, PerAxis, PerTensor

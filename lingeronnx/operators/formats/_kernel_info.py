@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import InternalError, ModelError
+from ...common.errors import InternalError, ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes, get_int, get_number, get_scales
 from ...targets.arithmetic import Arithmetic, LeftShiftBehavior, RoundingMode

@@ -31,7 +31,7 @@ import numpy as np
 
 from simulator.kernel import Kernel
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes, AttributeValue, get_int, get_number
 from ...ir.plan import Affine

@@ -23,7 +23,7 @@ import numpy as np
 
 from simulator.kernel import Kernel, NumpyKernel, TensorSpec, require
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import (
     Attributes,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from . import find_integer_op, is_quantized_domain
 from ._base import ATTRIBUTE_RENAMES, Attr, Format

@@ -12,7 +12,7 @@ from typing import Literal
 
 from simulator.kernel import Kernel
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes, AttributeValue, get_int, get_ints, get_number
 from ...ir.plan import Affine

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir.attributes import get_int, get_number
 from ...targets.arithmetic import (
     GruArithmetic,

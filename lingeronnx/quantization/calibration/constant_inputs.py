@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import DataError
+from ...common.errors import DataError
 from ...runtime.data import Batch, InputSpec
 
 __all__ = ["ConstantInputDetector"]

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ...errors import DataError
+from ...common.errors import DataError
 from ...runtime.runners import FloatRunner
 
 __all__ = ["HALF_BINS", "Curve", "Stats", "TensorStats", "ConsumerFunction", "collect_stats"]

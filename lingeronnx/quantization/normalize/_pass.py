@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...errors import InternalError, LingerOnnxError
+from ...common.errors import InternalError, LingerOnnxError
 from ...ir import ir
 
 __all__ = [

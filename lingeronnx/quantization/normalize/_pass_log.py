@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ...escaping import join_lines
-from ...files import created_folder, write_text
+from ...common.escaping import join_lines
+from ...common.files import created_folder, write_text
 from ...ir import ir
 from ._pass import PassRun, SkipReason
 

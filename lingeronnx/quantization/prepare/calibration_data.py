@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...interchange.qdq.import_model import is_quantized
 from ...ir import ir
 from ...ir.plan import Plan

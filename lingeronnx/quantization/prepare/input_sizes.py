@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ...errors import ConfigError, suggest_nearest
+from ...common.errors import ConfigError, suggest_nearest
 from ...ir import batch_axes, ir
 from ...runtime.data import Data, InputSpec
 from ...runtime.runners import get_input_specs

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, ModelError
+from ...common.errors import ConfigError, ModelError
 from ...interchange.qdq.encodings import Encodings
 from ...interchange.qdq.import_model import (
     ImportedQuantization,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import InternalError, ModelError
+from ...common.errors import InternalError, ModelError
 from ...ir import float_ops, ir
 from ...runtime.runners import FloatRunner
 from ...targets import Target

@@ -11,7 +11,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...errors import ConfigError, suggest_nearest
+from ...common.errors import ConfigError, suggest_nearest
 from ...ir import ir
 from ...runtime.runners import find_ancestors, iter_read_values
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import ConfigError
-from ...escaping import quote_shell
+from ...common.errors import ConfigError
+from ...common.escaping import quote_shell
 from ...ir import ir
 from ...operators.rules.macs import count_macs
 from ..prepare.preparation import PreparedModel

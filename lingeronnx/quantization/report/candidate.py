@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...errors import ConfigError, ConstraintError, DataError, ModelError
+from ...common.errors import ConfigError, ConstraintError, DataError, ModelError
 from ...ir import ir
 from ...ir.dynamic_tail import append_tail
 from ...operators.lowering import LoweringResult

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...files import chip_file_path
+from ...common.files import chip_file_path
 from ...ir import ir
 from ...ir.name_mapping import NameMapping
 from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...decibels import compute_sqnr_db
-from ...errors import ModelError
+from ...common.decibels import compute_sqnr_db
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.plan import Affine
 from ...runtime.accuracy_warnings import MIN_SQNR_DB

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...common.text import group_by_key
 from ...ir import float_ops, ir
 from ...ir.detached_nodes import make_detached_node, make_detached_value
 from ...operators.rules import can_lower
 from ...targets import PLATFORMS, Target
-from ...text import group_by_key
 
 __all__ = ["MergeOption", "find_merge_options"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...deprecation import keep_old_members
+from ...common.deprecation import keep_old_members
 from ...ir import float_ops, ir
 from ...ir.name_mapping import NameMapping
 from ...operators.formats import DEQUANT, QUANT

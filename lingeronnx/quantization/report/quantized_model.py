@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...deprecation import accept_old_parameters, keep_old_members
-from ...errors import ConstraintError
-from ...escaping import escape_html
-from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
+from ...common.deprecation import accept_old_parameters, keep_old_members
+from ...common.errors import ConstraintError
+from ...common.escaping import escape_html
+from ...common.files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...interchange.convert import convert
 from ...ir import ir
 from ...ir.plan import Plan

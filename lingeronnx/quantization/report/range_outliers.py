@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ..calibration.statistics import TensorStats
 from ..prepare.preparation import PreparedModel
 from ..scales.shared_scales import group_shared_scales

@@ -11,12 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...ir import ir
-from ...operators.rules.macs import count_macs
-from ...runtime.evaluation import Evaluation
-from ...targets import CallLatency, GraphCost, Target, VerdictFinding
-from ...targets.latency import CycleSavings
-from ...text import (
+from ...common.text import (
     difference_unit,
     format_decibels,
     format_value,
@@ -24,6 +19,11 @@ from ...text import (
     group_by_key,
     mask_quotes_and_numbers,
 )
+from ...ir import ir
+from ...operators.rules.macs import count_macs
+from ...runtime.evaluation import Evaluation
+from ...targets import CallLatency, GraphCost, Target, VerdictFinding
+from ...targets.latency import CycleSavings
 from ..legalize import AppliedRewrite
 from ..partition import consumers_of, producers_of
 from ..scales.imported_scales import ImportedQParams

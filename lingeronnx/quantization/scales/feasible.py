@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import ConstraintError
+from ...common.errors import ConstraintError
 from ...ir import ir
 from ...ir.plan import Affine, PerGroup, Plan, make_grouped_qparams
 from ...ir.plan.power_of_two import floor_power_of_two

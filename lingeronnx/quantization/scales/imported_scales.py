@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...decibels import ratio_db
+from ...common.decibels import ratio_db
 from ...interchange.qdq.import_model import ImportedQuantization
 from ...ir import ir
 from ...ir.plan import Affine, PerAxis, PerGroup, make_grouped_qparams

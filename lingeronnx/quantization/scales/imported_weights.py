@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...decibels import ratio_db
+from ...common.decibels import ratio_db
 from ...interchange.qdq.import_model import ImportedQuantization
 from ...ir import ir
 from ...ir.plan import Affine, PerAxis

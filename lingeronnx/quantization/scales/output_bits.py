@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...ir import ir
 from ...ir.plan import Affine
 from ...targets import Target

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...errors import ConfigError, suggest_nearest
+from ...common.errors import ConfigError, suggest_nearest
 from ...ir import ir
 from ...ir.plan import Affine, PerGroup, Plan
 from ...operators.formats import Format

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ..normalize import format_skipped_pass, is_strict_mode

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...decibels import convert_to_db
+from ...common.decibels import convert_to_db
 from ...ir import float_ops, ir
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate

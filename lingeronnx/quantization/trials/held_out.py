@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ...errors import ConstraintError, ModelError
+from ...common.errors import ConstraintError, ModelError
 from ...ir.plan import Affine, Plan
 from ...runtime.data import HoldOut, Progress
 from ..methods.refine import RefinementOptions

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...errors import ConstraintError
+from ...common.errors import ConstraintError
 from ..scales.feasible import legalize
 from ..scales.output_bits import apply_output_bits
 from ..scales.shared_scales import group_shared_scales

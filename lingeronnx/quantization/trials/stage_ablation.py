@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 
-from ...errors import ConstraintError
+from ...common.errors import ConstraintError
 from ..methods.refine import RefinementOptions
 from ..report.candidate import Candidate, build_candidate
 from ..run_log import RunLog

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, fields
 from typing import Generic, Protocol, Self, TypeVar
 
-from ...errors import ConstraintError
+from ...common.errors import ConstraintError
 from ..run_log import RunLog, VerdictRecord
 from .evidence import Gain
 

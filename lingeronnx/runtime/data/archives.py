@@ -15,8 +15,8 @@ from typing import IO
 
 import numpy as np
 
-from ...errors import DataError
-from ...files import describe_irregular_file
+from ...common.errors import DataError
+from ...common.files import describe_irregular_file
 
 __all__ = ["find_labels", "iter_file_items"]
 

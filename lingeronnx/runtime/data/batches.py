@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import DataError, suggest_nearest, wrap_user_errors
+from ...common.errors import DataError, suggest_nearest, wrap_user_errors
 from .inputs import Batch, InputSpec
 from .sources import Item, open_items
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError, suggest_nearest, wrap_user_errors
+from ...common.errors import DataError, suggest_nearest, wrap_user_errors
 
 __all__ = ["import_function", "load_function"]
 

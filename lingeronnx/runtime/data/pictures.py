@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ...errors import ConfigError, DataError
-from ...files import describe_irregular_file
+from ...common.errors import ConfigError, DataError
+from ...common.files import describe_irregular_file
 
 if TYPE_CHECKING:
     from types import ModuleType

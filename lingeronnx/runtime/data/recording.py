@@ -18,7 +18,7 @@ from typing import IO
 
 import numpy as np
 
-from ...errors import DataError
+from ...common.errors import DataError
 
 __all__ = ["RecordedItems"]
 

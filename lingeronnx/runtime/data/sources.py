@@ -14,7 +14,7 @@ from typing import Protocol, TypeGuard
 
 import numpy as np
 
-from ...errors import DataError, wrap_user_errors
+from ...common.errors import DataError, wrap_user_errors
 from .archives import find_labels, iter_file_items
 from .functions import import_function
 from .pictures import Pictures, is_picture

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.kernel import SimulatorError, Step, TensorSpec
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes
 from ...ir.plan import Affine

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import ConfigError, ModelError
+from ...common.errors import ConfigError, ModelError
 from ...ir import ir
 from ...operators.formats import INTEGER_OPS, Format
 from ...targets import Target

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.kernel import SimulatorError, TensorSpec
 
-from ...errors import ConfigError, DataError, ModelError
+from ...common.errors import ConfigError, DataError, ModelError
 from ...ir import ir
 from ...ir.batch_axes import guess_batch_axis
 from ...ir.plan import Affine

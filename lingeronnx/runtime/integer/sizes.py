@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from simulator.kernel import TensorSpec
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes
 from ...operators.formats import Format

@@ -10,8 +10,8 @@ import onnx
 
 from simulator.kernel import NumpyKernel, TensorSpec
 
-from ...errors import ModelError
-from ...hashing import hash_framed_parts
+from ...common.errors import ModelError
+from ...common.hashing import hash_framed_parts
 from ...ir import float_ops, ir
 from .batching import (
     PARALLEL_SAMPLES,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.batch_axes import guess_batch_axis, infer_batch_axes
 from ...ir.plan import Affine

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...operators.rules.macs import count_macs
 from .float_fallbacks import collect_inputs, extract_submodel, find_ancestors, iter_read_values

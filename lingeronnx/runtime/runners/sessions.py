@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 
-from ...errors import ConfigError, ModelError
+from ...common.errors import ConfigError, ModelError
 from ...ir import ir
 from ...ir.write_verification import iter_nodes_recursive
 from .ort_errors import explain_ort_error

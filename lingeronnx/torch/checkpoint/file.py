@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ...errors import DataError
-from ...files import replace_file
+from ...common.errors import DataError
+from ...common.files import replace_file
 
 __all__ = ["Checkpoint", "read_value", "write_value"]
 

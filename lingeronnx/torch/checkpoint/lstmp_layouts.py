@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...errors import ConfigError, ModelError
+from ...common.errors import ConfigError, ModelError
 from .file import write_value
 from .parameters import read_checkpoint
 

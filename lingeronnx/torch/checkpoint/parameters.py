@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError, ModelError, format_exception, suggest_nearest
+from ...common.errors import ConfigError, ModelError, format_exception, suggest_nearest
 from ...ir import ir
 from .file import write_value
 from .recurrent_weights import PackedWeights, match_packed_weights

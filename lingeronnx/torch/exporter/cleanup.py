@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...ir import ir
 from ...quantization.normalize.folding.constants import fold_constants
 from ...quantization.normalize.folding.identity import drop_identity

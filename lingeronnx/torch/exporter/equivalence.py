@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ...errors import ConfigError, LingerOnnxError, ModelError, format_exception
+from ...common.errors import ConfigError, LingerOnnxError, ModelError, format_exception
 from ...ir import ir
 from ...runtime.runners import FloatRunner
 from .signature import Axes, FlattenedModel, resize_inputs, resolve_dynamic_axes

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError, ModelError, get_exception_text
-from ...files import temporary_folder
+from ...common.errors import ConfigError, ModelError, get_exception_text
+from ...common.files import temporary_folder
 from ...ir import ir
 from ..dynamo import import_dynamo
 from .cleanup import SCOPE_KEY

@@ -22,8 +22,8 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError, ModelError
-from ...files import created_folder, write_text
+from ...common.errors import ConfigError, ModelError
+from ...common.files import created_folder, write_text
 from ...ir import ir, onnx_file
 from ..checkpoint.parameters import is_parameter, load_module_checkpoint
 from .cleanup import clean_graph, sort_initializers

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...runtime.session import Session
 from .float_export import export
 from .signature import ModuleCall

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ConfigError, suggest_nearest, wrap_user_errors
-from ...files import resolve_path
+from ...common.errors import ConfigError, suggest_nearest, wrap_user_errors
+from ...common.files import resolve_path
 
 __all__ = ["load_model"]
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 
 __all__ = [
     "DirectionWeights",

@@ -17,7 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from ...errors import ConfigError, DataError, ModelError, suggest_nearest
+from ...common.errors import ConfigError, DataError, ModelError, suggest_nearest
 
 __all__ = [
     "Axes",

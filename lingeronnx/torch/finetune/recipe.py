@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 
 __all__ = ["Constraints", "Epoch", "Recipe"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import DataError
+from ...common.errors import DataError
 from ...ir import ir
 from ...runtime.data import Data
 from ...runtime.runners import FloatRunner

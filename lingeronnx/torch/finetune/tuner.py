@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import ConfigError, wrap_user_errors
+from ...common.errors import ConfigError, wrap_user_errors
 from ...ir import ir
 from ...quantization.prepare.float_outputs import map_outputs_to_logits
 from ...runtime.data import Progress

@@ -24,7 +24,7 @@ from simulator import kernels as k
 from simulator.kernel import Kernel
 from simulator.kernels.recurrent.layer import RecurrentKernel
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import ir
 from ...operators.extension import get_fake_quantizers
 from ...operators.formats import recurrent

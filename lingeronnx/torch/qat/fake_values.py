@@ -15,7 +15,7 @@ from simulator import kernels as k
 from simulator.kernel import TensorSpec
 from simulator.kernels.loops._common import SlidingWindow, image_size
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from .fake_common import (
     FakeQuantContext,
     FakeQuantizer,

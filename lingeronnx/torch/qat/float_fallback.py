@@ -15,7 +15,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...runtime.runners import FloatFallback
 from .float_ops import COMPUTE_OPERATORS as OPERATORS
 from .float_ops import Attributes

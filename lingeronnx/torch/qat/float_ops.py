@@ -15,7 +15,7 @@ import onnx
 import torch
 from torch.nn import functional as F
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 
 __all__ = ["COMPUTE_OPERATORS", "Attributes", "get_int_list", "to_int_list", "get_torch_dtype"]
 

@@ -35,7 +35,7 @@ from simulator.fixed_point import (
     WideScaleForm,
 )
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir.plan import Affine
 
 __all__ = [

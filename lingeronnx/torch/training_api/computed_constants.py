@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import float_ops, ir
 from ...runtime.runners import FloatFallback
 from ..checkpoint.parameters import is_parameter

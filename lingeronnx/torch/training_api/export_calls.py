@@ -21,9 +21,9 @@ import onnx
 import torch
 from torch import nn
 
-from ...errors import ConfigError, suggest_nearest
-from ...escaping import escape_lines
-from ...files import created_folder, temporary_folder, write_text
+from ...common.errors import ConfigError, suggest_nearest
+from ...common.escaping import escape_lines
+from ...common.files import created_folder, temporary_folder, write_text
 from ...ir import ir
 from ...ir.batch_axes import BATCH_AXES_KEY
 from ...operators.formats import DEQUANT

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ...errors import ConfigError, DataError
+from ...common.errors import ConfigError, DataError
 from ..exporter.projection import (
     DirectionWeights,
     States,

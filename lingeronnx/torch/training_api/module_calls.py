@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...quantization.config import QuantConfig
 from ...targets import DEFAULT, GENERIC, Target, get_target
 from .export_calls import patch_torch_onnx_export

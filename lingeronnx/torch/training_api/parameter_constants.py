@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from ...ir import float_ops, ir
 from ...quantization import PlannedModel
 from ...quantization.methods import factors

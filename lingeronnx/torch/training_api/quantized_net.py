@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError
+from ...common.errors import ConfigError
 from ...ir import ir
 from ...ir.plan import Plan
 from ...quantization import QuantizedModel, build_quantized_model

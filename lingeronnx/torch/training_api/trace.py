@@ -21,9 +21,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from ...errors import DataError
-from ...escaping import escape_invisible
-from ...files import temporary_folder
+from ...common.errors import DataError
+from ...common.escaping import escape_invisible
+from ...common.files import temporary_folder
 from ...ir import ir
 from ...ir.plan import Plan
 from ...operators.rules import find_lowering_rule

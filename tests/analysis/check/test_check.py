@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from lingeronnx.analysis.check.check import check, structure
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.report.program import ProgramReport
 from lingeronnx.targets import VerdictFinding

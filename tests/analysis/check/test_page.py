@@ -7,7 +7,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx.analysis.check.page import render_check_page
 from lingeronnx.cli import main
-from lingeronnx.pages.document import to_json_value
+from lingeronnx.common.pages.document import to_json_value
 from tests.nets import plain as net
 from tests.nets import quantized
 from tests.pages.test_document import data, self_contained

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from lingeronnx import api, cli
 from lingeronnx.analysis.compare.badcase import find_bad_case
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 from tests.each import check_each

@@ -11,7 +11,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.option_trials import MIN_GAIN_DB
-from lingeronnx.json_values import to_json_value as plain_values
+from lingeronnx.common.json_values import to_json_value as plain_values
 from lingeronnx.runtime.session import Session
 from tests.compat.test_two_models import net
 from tests.nets import depthwise, plain, residual, samples

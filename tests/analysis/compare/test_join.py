@@ -10,7 +10,7 @@ import lingeronnx as lo
 from lingeronnx.analysis.compare.join import ComparedTensor, TensorJoin, join_tensors
 from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, PlannedSource, open_source
 from lingeronnx.analysis.stats.stored_form import StoredForm
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine
 from tests.artefacts import quantized

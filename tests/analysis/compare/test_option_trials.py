@@ -22,7 +22,7 @@ from lingeronnx.analysis.compare.option_trials import (
     try_options,
 )
 from lingeronnx.analysis.compare.sources import open_source
-from lingeronnx.escaping import escape_invisible
+from lingeronnx.common.escaping import escape_invisible
 from lingeronnx.ir import ir
 from lingeronnx.runtime.provenance import load_quantize_settings
 from tests.compat.test_two_models import net

@@ -14,7 +14,7 @@ from lingeronnx.analysis.compare.sources import (
     PlannedSource,
     open_source,
 )
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError
 from tests import nets
 from tests.artefacts import quantized
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lingeronnx.analysis.sensitivity.journal import Journal
-from lingeronnx.errors import ConfigError
-from lingeronnx.hashing import hash_concatenation
+from lingeronnx.common.errors import ConfigError
+from lingeronnx.common.hashing import hash_concatenation
 from tests.each import check_each
 
 HEADER = {"model": hash_concatenation([b"a model"]), "metric": ["L1"]}

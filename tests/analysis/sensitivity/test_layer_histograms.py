@@ -17,7 +17,7 @@ from lingeronnx.analysis.sensitivity.layer_histograms import (
     plot_histogram,
 )
 from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir.plan import Affine, PerAxis
 from simulator._disk_cache import cache_folder
 from tests.analysis.sensitivity.helpers import data, small_net

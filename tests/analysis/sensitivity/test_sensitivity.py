@@ -22,7 +22,7 @@ from lingeronnx import api, cli
 from lingeronnx.analysis.sensitivity.layers import list_rounded_operators, restored_by_options
 from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivity
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.config import merge_overrides
 from lingeronnx.runtime.runners import FloatRunner

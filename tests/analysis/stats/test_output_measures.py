@@ -15,7 +15,7 @@ from lingeronnx.analysis.stats.output_measures import (
     resolve_output,
     worst_first_key,
 )
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError
 
 
 def test_names():

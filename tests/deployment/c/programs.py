@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from lingeronnx import api
+from lingeronnx.common.escaping import make_c_identifier
 from lingeronnx.deployment.c_program.program import BoardProgram
-from lingeronnx.escaping import make_c_identifier
 from lingeronnx.runtime.program_parts import PartitionedProgram
 from tests import artefacts, nets
 from tests.ops.test_recurrent_forms import WIDTH, T

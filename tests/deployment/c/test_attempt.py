@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.deployment.c_program import build, host_source
 from lingeronnx.deployment.c_program import host_proof as module
 from lingeronnx.deployment.c_program.host_proof import _compare_host_parts as hosts
@@ -22,7 +23,6 @@ from lingeronnx.deployment.c_program.program import ChipPart
 from lingeronnx.deployment.c_program.program_files import compute_crcs
 from lingeronnx.deployment.c_program.proof import Proof
 from lingeronnx.deployment.c_program.vectors import collect_vectors
-from lingeronnx.errors import ConfigError
 from lingeronnx.runtime.parts_runner import PartRun
 from lingeronnx.runtime.session import Session
 from tests import nets

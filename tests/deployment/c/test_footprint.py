@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.deployment.c_program import footprint, host_source, object_sizes
-from lingeronnx.errors import ConfigError
 from tests import nets
 
 from . import programs

@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
+from lingeronnx.common.errors import ConfigError, ConstraintError
 from lingeronnx.deployment.c_program import host_source
 from lingeronnx.deployment.c_program.build import HOST_FLAGS
-from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.ir import ir
 from tests import nets
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.errors import ConfigError, ConstraintError
+from lingeronnx.common.errors import ConfigError, ConstraintError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.luna import VENUS

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
 from lingeronnx.quantization.calibration import collect_stats

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import lingeronnx as lo
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.quantization import calibrate_model, prepare_model
 from lingeronnx.quantization.calibration.statistics import (
     HALF_BINS,

@@ -9,7 +9,7 @@ import json
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.runtime.provenance import load_quantize_settings

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import InternalError, ModelError
+from lingeronnx.common.errors import InternalError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.quantization import normalize as passes
 from lingeronnx.quantization.prepare import rewriter

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.ir import ir
 from lingeronnx.operators.rules.macs import count_macs
 from lingeronnx.quantization.prepare.recurrent_states import (

@@ -12,8 +12,8 @@ import lingeronnx as lo
 from lingeronnx import api
 from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.cli import main
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.compat import AnalysisQuant
-from lingeronnx.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
 from lingeronnx.ir.plan.synthetic_calibration import CALIBRATION_KEY, SYNTHETIC_WARNING

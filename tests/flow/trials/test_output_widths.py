@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError, ConstraintError
+from lingeronnx.common.errors import ConfigError, ConstraintError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.runtime.program_parts import split_into_parts

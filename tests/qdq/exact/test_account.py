@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.interchange.qdq.exact.exact_file import ExactFile
 from lingeronnx.interchange.qdq.exact.verification import random_feeds
 from lingeronnx.interchange.qdq.exact.write import write_exact

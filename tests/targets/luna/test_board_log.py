@@ -9,7 +9,7 @@ import random
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.luna.board_log import ProfileLine, parse_profile_lines
 from lingeronnx.luna.timing import calibration_fit
 from lingeronnx.luna.timing.calibration_fit import MeasuredNode, fit_calibration

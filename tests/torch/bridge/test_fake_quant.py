@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import lingeronnx.operators.formats
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.operators.formats.layers import FloatLinear
 from lingeronnx.runtime.integer.runner import IntegerRunner

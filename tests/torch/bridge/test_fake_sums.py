@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.operators.formats.layers import FloatLinear
 from simulator import kernels as k
 from simulator.fixed_point import Rescale

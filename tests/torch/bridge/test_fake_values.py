@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.torch.qat.fake_common import FakeQuantContext
 from lingeronnx.torch.qat.fake_quant import get_fake_quantizer
 from simulator import kernels as k

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from lingeronnx.errors import ModelError
+from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import FloatFallback
 from simulator.kernel import TensorSpec

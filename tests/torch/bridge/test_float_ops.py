@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.errors import LingerOnnxError
+from lingeronnx.common.errors import LingerOnnxError
 from lingeronnx.targets import get_target
 
 torch = pytest.importorskip("torch")

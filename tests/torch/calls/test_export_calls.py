@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.torch.exporter.exporters import suppress_output
 
 QValue = lo.torch.QuantMode.QValue

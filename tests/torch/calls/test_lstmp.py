@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError, DataError, ModelError
+from lingeronnx.common.errors import ConfigError, DataError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.torch.checkpoint.parameters import load_checkpoint, state_dict
 from lingeronnx.torch.training_api.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError, ModelError
+from lingeronnx.common.errors import ConfigError, ModelError
 from tests.case_selection import mark_rest_slow
 
 QValue, MaxValue = lo.torch.QuantMode.QValue, lo.torch.QuantMode.MaxValue

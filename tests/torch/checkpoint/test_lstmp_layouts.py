@@ -15,7 +15,7 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.errors import ConfigError, ModelError
+from lingeronnx.common.errors import ConfigError, ModelError
 from lingeronnx.torch.checkpoint.lstmp_layouts import (
     LAYOUTS,
     convert_checkpoint,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError, ModelError
+from lingeronnx.common.errors import ConfigError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.torch.checkpoint.parameters import (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lingeronnx.errors import DataError
+from lingeronnx.common.errors import DataError
 from lingeronnx.ir import ir
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.torch.checkpoint.recurrent_weights import match_packed_weights

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError, ModelError
+from lingeronnx.common.errors import ConfigError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.torch.checkpoint.parameters import state_dict
 from lingeronnx.torch.exporter.exporters import _get_scope_name, _module_path

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.plan import Affine
 from ....operators.formats import DEQUANT, read_attributes

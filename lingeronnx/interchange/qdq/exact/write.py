@@ -20,7 +20,7 @@ import numpy as np
 from simulator import kernels as k
 from simulator.kernel import Kernel
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import ir
 from ....ir.attributes import get_number, get_scales
 from ....ir.plan import Affine

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from ....alignment import round_up
+from ....common.alignment import round_up
 from ....ir import ir
 from ....operators.formats import CONV2D
 from ....operators.formats.data_movement.selection import sliced_positions

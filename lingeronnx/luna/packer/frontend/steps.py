@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....operators.formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT, find_integer_op_by_name
 from ....operators.formats.node_validation import find_invalid_attributes, min_input_count
 from ....targets import Target

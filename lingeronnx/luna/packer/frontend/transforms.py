@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....alignment import round_up
+from ....common.alignment import round_up
 from ....operators.formats import CONCAT, CONV2D, LINEAR, PAD
 from ....targets import Target
 from ...packer_profile import get_packer_profile

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ....alignment import round_up
+from ....common.alignment import round_up
 from ....ir import ir
 from ....operators.formats import QUANT
 from ....operators.rules.layers.conv import ConvGeometry, has_known_shapes

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ....alignment import round_up
+from ....common.alignment import round_up
 from ....operators.formats import (
     ADD,
     BATCH_NORM2D,

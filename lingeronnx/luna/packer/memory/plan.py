@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
-from ....alignment import round_up
+from ....common.alignment import round_up
 from ....operators.formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from ....targets import Target
 from ...packer_profile import get_packer_profile

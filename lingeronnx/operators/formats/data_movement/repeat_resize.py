@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.kernel import Kernel
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import ir
 from ....ir.attributes import AttributeValue, get_int
 from ....ir.plan import Affine

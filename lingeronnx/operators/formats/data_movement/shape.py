@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.kernel import Kernel
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir.attributes import get_int, get_ints
 from .._base import Attr, Format, KernelInfo
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import InternalError
+from ....common.errors import InternalError
 from ....ir import ir
 from ....targets import Target
 from ... import formats

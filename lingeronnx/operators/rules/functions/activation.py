@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import ir
 from ....ir.plan import Affine
 from ....targets import Target

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....errors import InternalError
+from ....common.errors import InternalError
 from ....ir import float_ops, ir
 from ....targets import Target
 from ... import formats

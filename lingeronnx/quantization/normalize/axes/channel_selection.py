@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.builder import SubgraphBuilder
 from ....runtime.runners import FloatFallback

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import ir
 from .reject_unsupported import iter_all_nodes
 

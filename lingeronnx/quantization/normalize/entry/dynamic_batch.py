@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.batch_axes import BATCH_AXES_KEY, set_batch_axes, store_inferred_batch_axes
 from ....runtime.data import InputSpec

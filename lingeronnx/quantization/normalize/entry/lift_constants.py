@@ -6,7 +6,7 @@ are also listed as graph inputs (IR version 3) are treated as constants.
 
 from __future__ import annotations
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import ir
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.builder import convert_attributes_to_inputs
 from .._pass import Condition, PassResult, SkipReason

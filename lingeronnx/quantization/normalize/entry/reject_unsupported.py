@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import float_ops, ir
 
 #: Maximum number of elements in a tensor of one sample: a small file must not exhaust the memory.

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.expansion_limits import MAX_UNROLLED_ITERATIONS
 from ....runtime.runners import extract_submodel, find_ancestors

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import ir
 from ....runtime.runners import FloatRunner, ShapeRunner, get_input_specs
 from .._pass import PassResult, SkipReason

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....errors import ModelError
+from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason

@@ -5,7 +5,7 @@ measured.
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.errors import ConfigError
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.luna.timing.calibration_fit import apply_calibration
 from lingeronnx.luna.timing.kernels import KernelCall, estimate_call_cost
 from lingeronnx.targets import get_target

@@ -1,0 +1,1 @@
+"""What every package uses: errors, files, text, pages, digests and former names."""
