@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["accept_old_parameters", "keep_old_members", "warn_deprecated"]
+__all__ = ["accept_old_parameters", "forward_names", "keep_old_members", "warn_deprecated"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -99,6 +100,23 @@ def keep_old_members(removed_in: str, **new_names: str) -> Callable[[_Class], _C
         return cls
 
     return decorate
+
+
+def forward_names(old: str, module: ModuleType, gone: str) -> Callable[[str], object]:
+    """Return a `__getattr__` for module `old` that warns and takes names from `module`.
+
+    Version `gone` removes `old`. Names with two underscores are not forwarded: AttributeError.
+    """
+
+    def get_name(name: str) -> object:
+        """Warn, and return `name` of the new module; AttributeError if it has none."""
+        if name.startswith("__"):
+            raise AttributeError(f"module '{old}' has no attribute '{name}'")
+        value = getattr(module, name)
+        warn_deprecated(f"{old}.{name}", f"{module.__name__}.{name}", gone)
+        return value
+
+    return get_name
 
 
 class _OldMember:
