@@ -77,7 +77,7 @@ def extended(
     Parameters
     ----------
     form
-        The operator: an instance of a subclass of `lingeronnx.operators.formats.Format`.
+        The operator: an instance of a subclass of `lingeronnx.operators.Format`.
     rule
         Lowers float operators to it. Without a rule, only graphs that contain the operator can be
         read and run. It is tried after the other rules for the same float operator.

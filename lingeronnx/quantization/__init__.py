@@ -1,16 +1,16 @@
 """The quantization flow: stages that each return a frozen value, which carries notes for the user.
 
 - `prepare/`: the model loaded with its data, normalized, fitted to the chip and partitioned.
-- `observe/`: statistics of tensors on calibration data.
-- `assign/`: from statistics to scales.
+- `calibration/`: statistics of tensors on calibration data.
+- `scales/`: from statistics to scales.
 - `methods/`: accuracy methods: equalized channels, fitted ranges, refined weights.
-- `planning/`: the stages that apply these: calibration, scales, refinement.
+- `steps/`: the stages that apply these: calibration, scales, refinement.
 - `report/`: the integer graph compared with the float model, reported, written.
 - `trials/`: other placements, widths, scales and methods, kept if the evidence supports them.
 
 Between the plan and the end the weights may change: `refine_weights` does that for `quantize`,
-training for `tuning`. No stage modifies its arguments. Each folder imports from those above it.
-`partition` (which nodes become integer) and `lower` (the integer graph of a plan) serve all of
+training for `api.finetuning`. No stage modifies its arguments. Each folder imports from those above
+it. `partition` (which nodes become integer) and `lower` (the integer graph of a plan) serve all of
 them. Must not know: commands, torch.
 """
 

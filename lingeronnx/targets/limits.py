@@ -1,8 +1,8 @@
 """Limits of operators on a target, as frozen values.
 
 An operator without limits supports everything that its definition allows. Sizes are in elements,
-memory is in bytes. The rules that users read are the constraints in `ops`, filled in from these
-numbers.
+memory is in bytes. The rules that users read are the constraints in `operators.rules`, filled in
+from these numbers.
 """
 
 from __future__ import annotations

@@ -2,10 +2,16 @@
 
 import numpy as np
 
-from lingeronnx.operators.formats import Attr, KernelInfo, UnaryIntegerOp
+from lingeronnx.operators import (
+    Attr,
+    KernelInfo,
+    Op,
+    Scaling,
+    Signature,
+    UnaryIntegerOp,
+    share_no_scales,
+)
 from lingeronnx.operators.formats import shape_inference as rules
-from lingeronnx.operators.formats.shape_inference import Signature
-from lingeronnx.operators.rules import Op, Scaling, share_no_scales
 
 from .kernel import Squash
 

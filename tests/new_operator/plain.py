@@ -5,7 +5,7 @@ from math import floor
 
 import numpy as np
 
-from lingeronnx.operators.reference import Integer
+from lingeronnx.operators import Integer
 
 
 class PlainSquash(Integer):

@@ -1,4 +1,4 @@
-"""Violations of a platform's limits by an integer graph: constraints of `ops`, and own `rules`.
+"""Violations of a platform's limits by an integer graph: those of lowering, and own `rules`.
 
 The graph is judged as it is: scales, attributes, widths and the executor's faults. This module
 neither loads files nor prints.

@@ -1,4 +1,4 @@
-"""Rules for integer graphs beyond the constraints of `ops`: scales, widths, attributes, faults.
+"""Rules for integer graphs beyond those of lowering: scales, widths, attributes, faults.
 
 A rule is a function whose docstring is ``the rule | the remedy``, filled in from the platform's
 fields. It looks at one integer node and its input scales, and returns the offending value or None.

@@ -1,5 +1,5 @@
 """Backend passes: rewrite the integer graph for a chip's packer without changing its results.
 
 Works around faults of packer and executor, tiles large feature maps and reduces cost. Builds on
-`legalization` and the packer's rules.
+`quantization.legalize` and the packer's rules.
 """

@@ -1,7 +1,7 @@
 """Definitions of the integer operators: names in every dialect, attributes, scales, kernels.
 
 Each family has a file, which lists its operators in `FAMILY`. `find_integer_op` finds the operator
-of a node by any of its names. The lowering rules (`ops`) build on these definitions.
+of a node by any of its names. The lowering rules (`rules`) build on these definitions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Normalization: ordered tuples of passes that convert a float graph to the few forms `ops` knows.
+"""Normalization: ordered tuples of passes that convert a float graph to the few forms rules know.
 
 `ENTRY_PASSES` make a user's graph readable, `CONTROL_FLOW_PASSES` inline static control flow, and
 `NORMALIZATION_PASSES` simplify and fuse.
