@@ -82,6 +82,7 @@ def test_target_parameters():
 
 MEMBERS = [
     (Comparison, "advice", "format_advice"),
+    (Comparison, "table", "to_rows"),
     (Structure, "used", "use_counts"),
     (Repaired, "checked", "trial_run"),
     (OptionTrialResult, "now", "baseline_sqnr"),

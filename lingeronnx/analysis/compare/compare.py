@@ -245,7 +245,7 @@ def _format_table(comparison: Comparison) -> str:
     """
     names = (*COLUMNS, *comparison.width_columns)
     rows = [list(names)]
-    for cells in comparison.table():
+    for cells in comparison.to_rows():
         rows.append([_format_cell(cells[name]) for name in names])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -259,7 +259,7 @@ def _format_csv(comparison: Comparison) -> str:
     """Format the comparison as CSV: names of all columns, then rows; lists are joined by "x"."""
     names = (*COLUMNS, *CSV_ONLY_COLUMNS, *comparison.width_columns)
     rows: list[list[object]] = [list(names)]
-    for cells in comparison.table():
+    for cells in comparison.to_rows():
         rows.append([_join_list(cells[name]) for name in names])
     return format_csv(rows)
 

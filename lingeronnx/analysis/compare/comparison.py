@@ -45,7 +45,9 @@ CSV_ONLY_COLUMNS = (
 )
 
 
-@keep_old_members("0.3", tried="option_results", advice="format_advice", why="finding_kind_of")
+@keep_old_members(
+    "0.3", tried="option_results", advice="format_advice", why="finding_kind_of", table="to_rows"
+)
 @dataclass(frozen=True)
 class Comparison:
     """Result of a comparison of two models.
@@ -117,7 +119,7 @@ class Comparison:
             return format_options(self.findings)
         return " ".join(self.option_results.best)
 
-    def table(self) -> list[dict[str, object]]:
+    def to_rows(self) -> list[dict[str, object]]:
         """Return {column: cell} for every tensor, in graph order: the rows of the CSV file."""
         rows = []
         for index, row in enumerate(self.rows):
@@ -136,7 +138,7 @@ class Comparison:
         Histograms are not included.
         """
         layers = []
-        for cells in self.table():
+        for cells in self.to_rows():
             layers.append({key or "index": value for key, value in cells.items()})
         return {
             "models": list(self.names),

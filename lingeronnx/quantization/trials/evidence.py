@@ -231,7 +231,7 @@ class Gain:
         return self.value != 0 or self.standard_error_db != 0
 
     @property
-    def figures(self) -> dict[str, float]:
+    def measured_db(self) -> dict[str, float]:
         """The figures by name, in dB, for the log."""
         figures = {
             "gain_db": self.value,

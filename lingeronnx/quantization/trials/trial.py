@@ -207,7 +207,7 @@ def judge(
     gain = proposal.compare(old, alternative)
     accepted = proposal.criterion.is_met(gain) and proposal.condition(alternative)
     record = VerdictRecord(
-        name, proposal.label, accepted, proposal.criterion.thresholds, gain.figures
+        name, proposal.label, accepted, proposal.criterion.thresholds, gain.measured_db
     )
     record.log()
     if not accepted:

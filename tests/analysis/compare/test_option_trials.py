@@ -173,7 +173,7 @@ def test_options_that_help_nothing_are_not_advised(compared) -> None:
 
 def test_the_shape_is_that_of_all_data(compared) -> None:
     """48 samples come in batches of 16."""
-    shapes = {row["mod_name"]: row["shape"] for row in compared.table()}
+    shapes = {row["mod_name"]: row["shape"] for row in compared.to_rows()}
     assert shapes["x"] == [48, 3, 8, 8]
     assert shapes["y"] == [48, 4]
 
