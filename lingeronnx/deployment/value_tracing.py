@@ -46,5 +46,4 @@ def _is_order_preserving(node: ir.Node, shape: tuple[int, ...] | None) -> bool:
     if shape is None:
         return False
     permutation = ir.get_attr(node, "perm", list(range(len(shape)))[::-1])
-    large_axes = [axis for axis in permutation if shape[axis] != 1]
-    return large_axes == sorted(large_axes)
+    return float_ops.keeps_element_order(permutation, shape)

@@ -12,7 +12,7 @@ elementwise operators. Nothing here depends on graphs, integers or platforms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -68,6 +68,7 @@ __all__ = [
     "WINDOWED_OPS",
     "DataMovement",
     "Operator",
+    "keeps_element_order",
 ]
 
 
@@ -627,3 +628,13 @@ DYNAMIC_QUANTIZATION_OPS = _select_ops(lambda op: op.computes_scales_at_run_time
 ATTRIBUTES_TO_INPUTS = MappingProxyType(
     {name: op.attributes_to_inputs for name, op in OPERATORS.items() if op.attributes_to_inputs}
 )
+
+
+def keeps_element_order(perm: Iterable[int], shape: Sequence[int | None]) -> bool:
+    """Whether a Transpose by `perm` of a tensor of `shape` moves only axes of size 1.
+
+    The elements then keep their order in memory, as in a Reshape. An unknown size (None) counts as
+    larger than 1.
+    """
+    large_axes = [axis for axis in perm if shape[axis] != 1]
+    return large_axes == sorted(large_axes)

@@ -66,7 +66,14 @@ from .linear import (
     split_linear_outputs,
 )
 from .lstm import enlarge_lstm_work_area, reserve_lstm_state
-from .node_builders import IDENTITY_WEIGHT, MAX_CONCAT_INPUTS, insert_concat, make_slice
+from .node_builders import (
+    IDENTITY_WEIGHT,
+    MAX_CONCAT_INPUTS,
+    insert_concat,
+    insert_reshape,
+    make_slice,
+    replace_by_producer,
+)
 from .packer_forms import (
     copy_inputs_of_grouped_convs,
     flatten_single_position_muls,
@@ -244,8 +251,14 @@ def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
     shape = [int(dim or 1) for dim in ir.require_shape(source)]
     result_shape = [int(dim or 1) for dim in ir.require_shape(result)]
     kernel = ir.require_const_value(weight)
-    column = _insert_reshape(
-        graph, node, source, [1, shape[1], shape[3], 1], f"{source.name}_upright"
+    column = insert_reshape(
+        graph,
+        source,
+        [1, shape[1], shape[3], 1],
+        f"{source.name}_upright",
+        node,
+        ir.get_tensor_names(graph),
+        always=True,
     )
     column_weight = ir.add_initializer(
         graph,
@@ -280,25 +293,6 @@ def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
     )
     reshape.outputs[0].shape = ir.make_shape(result_shape)
     ir.replace_nodes(graph, [node], [convolution, reshape])
-
-
-def _insert_reshape(
-    graph: ir.Model, node: ir.Node, source: ir.Value, shape: list[int], name: str
-) -> ir.Value:
-    """Insert a Reshape of `source` to `shape` before `node`; return its output.
-
-    The output is named `name`, with a suffix if that is in use.
-    """
-    name = ir.unique_tensor_name(graph, name)
-    shape_constant = ir.add_initializer(
-        graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(shape, np.int64)
-    )
-    reshape = ir.make_node(
-        "Reshape", [source, shape_constant], name=f"Reshape_{name}", output=name, like=source
-    )
-    reshape.outputs[0].shape = ir.make_shape(shape)
-    graph.graph.insert_before(node, reshape)
-    return reshape.outputs[0]
 
 
 def _needs_rotation(node: ir.Node) -> bool:
@@ -383,10 +377,8 @@ def _split_softmax(graph: ir.Model, node: ir.Node, rows: int, copies: int, part_
     for start in range(0, rows, part_rows):
         end = min(start + part_rows, rows)
         parts.append(_insert_partial_softmax(graph, node, repeated, axis, start, end))
-    concat = insert_concat(graph, node, parts, axis, out_scale, "").producer()
-    assert concat is not None
-    graph.graph.remove(concat)
-    ir.replace_nodes(graph, [node], [concat])
+    joined = insert_concat(graph, node, parts, axis, out_scale, "")
+    replace_by_producer(graph, [node], joined)
     return len(parts)
 
 

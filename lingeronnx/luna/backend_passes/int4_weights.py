@@ -27,7 +27,7 @@ from ..packer.int4_checks import INT4_BITS
 from ..packer.limits.limit_tables import get_layer_limits
 from ..packer.memory.constants import StoredSize, compute_stored_size
 from ..packer.packer_graph import PackerStep, PackerTensor
-from .node_builders import get_dims, insert_pointwise_conv
+from .node_builders import get_dims, insert_pointwise_conv, replace_by_producer
 
 __all__ = ["explain_rejected_weight_bits", "legalize_int4_weights"]
 
@@ -330,10 +330,7 @@ def _replace_by_pointwise_conv(
     )
     if has_rows:
         result = _insert_transpose(graph, node, result, [1, rows, outputs])
-    last = result.producer()
-    assert last is not None
-    graph.graph.remove(last)
-    ir.replace_nodes(graph, [node], [last])
+    replace_by_producer(graph, [node], result)
 
 
 def _insert_transpose(

@@ -22,6 +22,7 @@ from .node_builders import (
     get_dims,
     insert_concat,
     insert_pointwise_conv,
+    replace_by_producer,
 )
 
 __all__ = [
@@ -219,10 +220,7 @@ def _replace_by_mean_conv(
         before=node,
         target=target,
     )
-    last = convolution.producer()
-    assert last is not None
-    graph.graph.remove(last)
-    ir.replace_nodes(graph, [node], [last])
+    replace_by_producer(graph, [node], convolution)
 
 
 def _find_transposed_source(node: ir.Node) -> ir.Value | None:
@@ -286,10 +284,8 @@ def _split_outputs(graph: ir.Model, node: ir.Node, outputs: int, part_count: int
         for start in range(0, outputs, part_outputs)
     ]
     rank = len(result.shape or ())
-    concat = insert_concat(graph, node, parts, rank - 1, scale, "").producer()
-    assert concat is not None
-    graph.graph.remove(concat)
-    ir.replace_nodes(graph, [node], [concat])
+    joined = insert_concat(graph, node, parts, rank - 1, scale, "")
+    replace_by_producer(graph, [node], joined)
     for value in list(graph.graph.initializers.values()):
         if not value.uses() and not value.is_graph_output():
             del graph.graph.initializers[str(value.name)]

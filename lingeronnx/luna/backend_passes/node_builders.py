@@ -22,6 +22,7 @@ __all__ = [
     "insert_slice",
     "make_concat",
     "make_slice",
+    "replace_by_producer",
 ]
 
 #: Weight of an identity layer, and its scale.
@@ -268,6 +269,17 @@ def insert_reshape(
         before=before,
         used_names=used_names,
     )
+
+
+def replace_by_producer(graph: ir.Model, nodes: Sequence[ir.Node], value: ir.Value) -> None:
+    """Replace `nodes` by the producer of `value`, whose output gets the name of theirs, in place.
+
+    The last output of `nodes` must be the only one that others read.
+    """
+    producer = value.producer()
+    assert producer is not None
+    graph.graph.remove(producer)
+    ir.replace_nodes(graph, nodes, [producer])
 
 
 def _insert_node(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ...ir import ir
-from ...operators.formats import CONV1D, CONV2D, DEQUANT, MUL, RESHAPE
+from ...ir.float_ops import keeps_element_order
+from ...operators.formats import DEQUANT, MUL, RESHAPE
 from ...targets import Target
 from ...targets._target import AppliedRewrite
+from ..packer.names import count_split_groups
 from .duplicate_inputs import insert_copy
-from .node_builders import find_scale, get_dims, insert_reshape
+from .node_builders import find_scale, get_dims, insert_reshape, replace_by_producer
 
 __all__ = ["copy_inputs_of_grouped_convs", "flatten_single_position_muls", "part_reshaped_outputs"]
 
@@ -42,10 +44,7 @@ def flatten_single_position_muls(graph: ir.Model, target: Target) -> list[Applie
         image = insert_reshape(
             graph, product.outputs[0], shape, f"{output.name}_image", node, used_names
         )
-        reshape = image.producer()
-        assert reshape is not None
-        graph.graph.remove(reshape)
-        ir.replace_nodes(graph, [node], [reshape])
+        replace_by_producer(graph, [node], image)
         description = "maps of one position multiplied as vectors: the chip writes past the output"
         rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
     return rewrites
@@ -71,10 +70,7 @@ def part_reshaped_outputs(graph: ir.Model, target: Target) -> list[AppliedRewrit
         image = insert_reshape(
             graph, ir.require_input(node), shape, name, consumer, used_names, always=True
         )
-        reshape = image.producer()
-        assert reshape is not None
-        graph.graph.remove(reshape)
-        ir.replace_nodes(graph, [consumer], [reshape])
+        replace_by_producer(graph, [consumer], image)
         description = (
             "reads the tensor in front of the Reshape before it, which is a graph output: the "
             "packer would lose that"
@@ -87,9 +83,7 @@ def _is_reshape(node: ir.Node) -> bool:
     """Whether the packer treats a node as a Reshape: also a Transpose of axes of length 1."""
     if node.op_type != "Transpose":
         return node.op_type == RESHAPE.name
-    shape = get_dims(node.inputs[0])
-    nontrivial_axes = [axis for axis in ir.get_attr(node, "perm") or () if shape[axis] != 1]
-    return nontrivial_axes == sorted(nontrivial_axes)
+    return keeps_element_order(ir.get_attr(node, "perm") or (), get_dims(node.inputs[0]))
 
 
 def _is_dequant(node: ir.Node) -> bool:
@@ -111,7 +105,7 @@ def copy_inputs_of_grouped_convs(graph: ir.Model, target: Target) -> list[Applie
     rewrites = []
     sources: set[ir.Value] = set()
     for node in list(graph.graph):
-        if not _is_split_by_packer(node):
+        if not count_split_groups(node):
             continue
         source = ir.require_input(node)
         if source in sources:
@@ -124,10 +118,3 @@ def copy_inputs_of_grouped_convs(graph: ir.Model, target: Target) -> list[Applie
             rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
         sources.add(source)
     return rewrites
-
-
-def _is_split_by_packer(node: ir.Node) -> bool:
-    """Whether a node is a convolution with several groups that is not depthwise."""
-    if node.op_type not in (CONV1D.name, CONV2D.name):
-        return False
-    return int(ir.get_attr(node, "group") or 1) not in (1, get_dims(node.inputs[1])[0])

@@ -17,7 +17,14 @@ from ..packer.limits.pool import (
 )
 from ..packer.memory.findings import MAX_COPY_BYTES
 from ..packer.window import PackerWindow
-from .node_builders import MAX_CONCAT_INPUTS, find_scale, get_dims, insert_concat, make_slice
+from .node_builders import (
+    MAX_CONCAT_INPUTS,
+    find_scale,
+    get_dims,
+    insert_concat,
+    make_slice,
+    replace_by_producer,
+)
 
 __all__ = [
     "has_hoisted_padding",
@@ -241,7 +248,7 @@ def _compute_in_parts(
             for start in range(0, len(parts), MAX_CONCAT_INPUTS)
         ]
         parts = [_join(graph, last, group, axis, scale) for group in groups]
-    _replace_by_producer(graph, nodes, parts[0])
+    replace_by_producer(graph, nodes, parts[0])
 
 
 def _join(
@@ -251,14 +258,6 @@ def _join(
     if len(parts) == 1:
         return parts[0]
     return insert_concat(graph, node, parts, axis, scale, f"{node.outputs[0].name}_joined")
-
-
-def _replace_by_producer(graph: ir.Model, nodes: Sequence[ir.Node], value: ir.Value) -> None:
-    """Let the producer of `value` take the place of `nodes`, and the name of their output."""
-    producer = ir.producer(value)
-    assert producer is not None
-    graph.graph.remove(producer)
-    ir.replace_nodes(graph, nodes, [producer])
 
 
 def _compute_with_repeated_channels(graph: ir.Model, node: ir.Node) -> None:
@@ -274,7 +273,7 @@ def _compute_with_repeated_channels(graph: ir.Model, node: ir.Node) -> None:
             repeated = insert_concat(graph, node, [repeated] * size, 1, scale, name)
     value = _slice(graph, node, repeated, 1, 0, _POOLED_CHANNELS, source)
     part = _insert_part(graph, node, value, 1, 0, before=node)
-    _replace_by_producer(graph, [node], _slice(graph, node, part, 1, 0, channels, node.outputs[0]))
+    replace_by_producer(graph, [node], _slice(graph, node, part, 1, 0, channels, node.outputs[0]))
 
 
 def _slice(

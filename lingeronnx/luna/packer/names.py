@@ -17,7 +17,7 @@ from ...ir import ir
 from ...ir.name_mapping import NameMapping
 from ...operators.formats import CONV1D, CONV2D
 
-__all__ = ["build_safe_names", "is_safe"]
+__all__ = ["build_safe_names", "count_split_groups", "is_safe"]
 
 _UNSAFE_CHARACTERS = "@:,"
 _RESERVED_PREFIX = "Scale"
@@ -72,6 +72,18 @@ def build_safe_names(graph: ir.Model) -> NameMapping:
     return NameMapping(_drop_unchanged(tensor_names.items()), _drop_unchanged(node_names.items()))
 
 
+def count_split_groups(node: ir.Node) -> int:
+    """Count the groups into which the packer splits the integer convolution `node`.
+
+    0 for other nodes, one group and depthwise convolutions, which it does not split.
+    """
+    group = int(ir.get_attr(node, "group") or 1)
+    if node.op_type not in (CONV1D.name, CONV2D.name) or group == 1:
+        return 0
+    is_depthwise = group == (ir.get_shape(node.inputs[1]) or (0,))[0]
+    return 0 if is_depthwise else group
+
+
 def _list_part_names(
     graph: ir.Model, tensor_names: Mapping[str, str], node_names: Mapping[str, str]
 ) -> set[str]:
@@ -81,10 +93,8 @@ def _list_part_names(
     """
     part_names: set[str] = set()
     for node in graph.graph:
-        group = int(ir.get_attr(node, "group") or 1)
-        if node.op_type not in (CONV1D.name, CONV2D.name) or group == 1:
-            continue
-        if group == (ir.get_shape(node.inputs[1]) or (0,))[0]:
+        group = count_split_groups(node)
+        if not group:
             continue
         names = [tensor_names[str(value.name)] for value in node.inputs if value is not None]
         names.append(node_names[str(node.name)])

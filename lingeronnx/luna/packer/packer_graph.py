@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...common.alignment import round_up
+from ...ir.float_ops import keeps_element_order
 from ...operators.formats import CONV1D, CONV2D, PAD
 
 __all__ = ["PackerGraph", "PackerStep", "PackerTensor", "map_producers"]
@@ -132,9 +133,7 @@ class PackerGraph:
         """Whether the packer treats a step as a Reshape: also a Transpose of axes of length 1."""
         if step.op != "Transpose":
             return step.op == "Reshape"
-        shape = self.tensors[step.inputs[0]].shape
-        nontrivial_axes = [axis for axis in step.get("perm") if shape[axis] != 1]
-        return nontrivial_axes == sorted(nontrivial_axes)
+        return keeps_element_order(step.get("perm"), self.tensors[step.inputs[0]].shape)
 
     def iterate_tensors(self) -> Iterator[PackerTensor]:
         """Yield the graph inputs, then the outputs of each step in execution order."""

@@ -65,16 +65,16 @@ class ChipGraph:
     @property
     def graph(self) -> ir.Model:
         """The graph after the passes."""
-        return self._run_passes[0]
+        return self._graph_and_rewrites[0]
 
     @property
     def rewrites(self) -> Sequence[AppliedRewrite]:
         """The rewrites of the passes."""
-        return self._run_passes[1]
+        return self._graph_and_rewrites[1]
 
     @cached_property
-    def _run_passes(self) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-        """The graph and the rewrites; a copy without rewrites if there are several parts."""
+    def _graph_and_rewrites(self) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+        """Both results of the passes; a copy without rewrites if there are several parts."""
         if is_split_into_parts(self.planned):
             return ir.clone(self.lowered), ()
         return self.planned.target.run_backend_passes(self.lowered)

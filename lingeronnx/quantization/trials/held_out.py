@@ -138,15 +138,16 @@ class OtherCalibrator:
     def propose(self, best: _HeldOutRun, log: RunLog) -> Proposals[_HeldOutRun]:
         """Propose each calibrator with unrefined weights, and the better ones for the model."""
         start = best
-        default = self._build_unrefined(start, None, log)
+        default = replace(start, reduced=_build_alike(start.reduced.planned, None, None))
         promising = []
         for calibrator in _CALIBRATORS:
             verdict = yield self._propose(
-                partial(self._build_unrefined, start, calibrator, log),
+                partial(_build_unrefined, start, calibrator),
                 f"{calibrator} unrefined",
                 against=default,
             )
-            promising += [calibrator] if verdict.accepted else []
+            if verdict.accepted:
+                promising.append(calibrator)
         for calibrator in promising:
             verdict = yield self._propose(
                 partial(self._quantize, start.full.prepared, calibrator, log),
@@ -173,29 +174,26 @@ class OtherCalibrator:
             describe=describe,
         )
 
-    def _build_unrefined(
-        self, run: _HeldOutRun, calibrator: str | None, log: RunLog
-    ) -> _HeldOutRun | None:
-        """Build the reduced model of `run` with another calibrator and unrefined weights.
-
-        None keeps the calibrator. Returns None if it leads to the same scales.
-        """
-        planned = run.reduced.planned
-        if calibrator is not None:
-            assert planned.calibration is not None
-            reconfigured = run.reduced.prepared.with_settings({"calibrator": calibrator})
-            replanned = assign_scales(reconfigured, planned.calibration)
-            if replanned.plan.tensors == planned.plan.tensors:
-                return None
-            planned = replanned
-        return replace(run, reduced=_build_alike(planned, None, None))
-
     def _quantize(
         self, prepared: PreparedModel, calibrator: str, log: RunLog
     ) -> _HeldOutRun | None:
         """Quantize `prepared` with another calibrator, with all samples and without some."""
         alternative = self._requantize(prepared.with_settings({"calibrator": calibrator}))
         return _quantize_reduced(alternative, log)
+
+
+def _build_unrefined(run: _HeldOutRun, calibrator: str) -> _HeldOutRun | None:
+    """Build the reduced model of `run` with another calibrator and unrefined weights.
+
+    Returns None if it leads to the same scales.
+    """
+    planned = run.reduced.planned
+    assert planned.calibration is not None
+    reconfigured = run.reduced.prepared.with_settings({"calibrator": calibrator})
+    replanned = assign_scales(reconfigured, planned.calibration)
+    if replanned.plan.tensors == planned.plan.tensors:
+        return None
+    return replace(run, reduced=_build_alike(replanned, None, None))
 
 
 def _describe_calibrator(

@@ -65,7 +65,7 @@ class HostOffload:
     name = "ends"
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return why no offload is tried, or None if the trial applies.
+        """Return the reason why no offload is tried, or None if the trial applies.
 
         "" (no note) for synthetic data, scales of a given plan, and models that another tool
         quantized. If the recipe measures no alternatives, a note if there is an offload to try,
@@ -76,14 +76,16 @@ class HostOffload:
             return ""
         if prepared.recipe.measures_alternatives:
             return None
-        return _NOT_TRIED_NOTE.format(prepared.effort) if _list_alternatives(best) else ""
+        has_alternatives = _list_alternatives(best, _runs_in_parts(prepared))
+        return _NOT_TRIED_NOTE.format(prepared.effort) if has_alternatives else ""
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose each set of nodes, in addition to those that must be on the host."""
         prepared = best.prepared
-        alternatives = _list_alternatives(best)
+        in_parts = _runs_in_parts(prepared)
+        alternatives = _list_alternatives(best, in_parts)
         required = select_required_host_nodes(prepared)
-        if _runs_in_parts(prepared) and _has_poor_output(best):
+        if in_parts and _has_poor_output(best):
             # before the others: the loss of these nodes hides the others' gains
             low_sqnr_nodes = select_low_sqnr_nodes_to_offload(best, log)
             alternatives.insert(0, (low_sqnr_nodes, _MIN_WEAK_NODE_GAIN_DB))
@@ -121,19 +123,14 @@ def _has_poor_output(best: Candidate) -> bool:
     return min(output_sqnr_levels(best)) < _MIN_SQNR_DB
 
 
-def _list_alternatives(best: Candidate) -> list[tuple[dict[str, str], float]]:
+def _list_alternatives(best: Candidate, in_parts: bool) -> list[tuple[dict[str, str], float]]:
     """List the offloads to try as ({node: reason}, minimum gain in dB), in order.
 
-    Those that are in float anyway are left out.
+    Those that are in float anyway are left out. `in_parts` is the result of `_runs_in_parts`.
     """
     host_by_default = best.prepared.parts.floats.keys()
-    return [
-        (nodes, min_gain_db)
-        for nodes, min_gain_db in _list_offloads(
-            best, _runs_in_parts(best.prepared), _has_poor_output(best)
-        )
-        if nodes.keys() - host_by_default
-    ]
+    offloads = _list_offloads(best, in_parts, _has_poor_output(best))
+    return [(nodes, gain_db) for nodes, gain_db in offloads if nodes.keys() - host_by_default]
 
 
 def _list_offloads(

@@ -57,7 +57,7 @@ class Criterion:
     some_db: float | None = None
     loss_db: float | None = None
     rescue_below_db: float | None = None
-    rescue_db: float = 0.0
+    rescue_db: float | None = None
 
     def is_met(self, gain: Gain) -> bool:
         """Whether `gain` reaches all thresholds."""
@@ -73,7 +73,7 @@ class Criterion:
 
     def _is_rescue(self, gain: Gain) -> bool:
         """Whether the gain makes a useless output usable, at the expense of others."""
-        if self.rescue_below_db is None or not gain.output_gains_db:
+        if self.rescue_below_db is None or self.rescue_db is None or not gain.output_gains_db:
             return False
         mean_db = sum(gain.output_gains_db) / len(gain.output_gains_db)
         return (
@@ -86,8 +86,6 @@ class Criterion:
     def thresholds(self) -> dict[str, float]:
         """The thresholds that apply, by name, for the log."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        if self.rescue_below_db is None:
-            del values["rescue_db"]
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -165,7 +163,7 @@ class Trial(Protocol[T]):
         ...
 
     def find_obstacle(self, best: T) -> str | None:
-        """Return why `best` is not a subject of the trial: a note, or "" without a note.
+        """Return the reason why `best` is not a subject of the trial: a note, or "" without a note.
 
         None if the trial applies.
         """

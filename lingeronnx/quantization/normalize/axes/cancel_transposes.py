@@ -438,5 +438,4 @@ def _preserves_element_order(node: ir.Node) -> bool:
     dims = ir.get_shape(node.inputs[0]) if perm is not None else None
     if perm is None or dims is None or perm[0] != 0:
         return False
-    moved_axes = [axis for axis in perm if axis and dims[axis] != 1]
-    return moved_axes == sorted(moved_axes)
+    return float_ops.keeps_element_order(perm, dims)
