@@ -83,8 +83,8 @@ def test_sizes_are_right():
 
 
 def test_every_operator_is_drawn():
-    """Between them the families hold every float operator of docs/reference/operators.md, but for names of
-    our own.
+    """Between them the families hold every float operator of docs/reference/operators.md, but for
+    names of our own.
     """
     rows = [line.split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| ")]
     taken = {kind for row in rows if len(row) == 6 for kind in row[1].split(", ")}

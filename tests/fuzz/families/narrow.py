@@ -8,7 +8,7 @@ from tests.fuzz.families import recurrent
 __all__ = ["build"]
 
 
-def gated(net):
+def build_squeeze_and_excite(net):
     """Squeeze and excite: more channels than positions, a residual, one or several readers."""
     side = net.pick(1, 2, 3, 4, 5)
     x = net.enter(net.between(2, 8), side, net.between(1, 8))
@@ -24,7 +24,7 @@ def gated(net):
     return [*outputs, a] if net.chance(0.3) else outputs
 
 
-def grouped(net):
+def build_grouped_layers(net):
     """Layers in groups, on a line or an image; two of them may read one tensor."""
     sides = [net.between(8, 40)] if net.chance(0.5) else [net.between(4, 12), net.between(4, 12)]
     x = net.enter(net.between(2, 6), *sides)
@@ -38,7 +38,7 @@ def grouped(net):
     return [net.convolve(joined, net.between(2, 6), 1)]
 
 
-def strided(net):
+def build_inverted_residual(net):
     """Inverted residuals over large maps, whose strides leave rows over or not."""
     x = net.enter(net.pick(1, 2, 3), net.between(40, 140), net.pick(32, 40, 48, 60, 64))
     stride = net.pick(2, 2, 4)
@@ -49,7 +49,7 @@ def strided(net):
     return [net.convolve(net.act(b, "relu6", "Relu"), net.between(2, 6), 1)]
 
 
-def pooled(net):
+def build_wide_pool(net):
     """Average pools with wide windows and strides, and large pads."""
     x = net.enter(net.between(1, 4), net.between(2, 34), net.between(16, 60))
     a = net.act(net.convolve(x, net.between(2, 50), 1), "Relu")
@@ -63,7 +63,7 @@ def pooled(net):
     return [net.convolve(net.pool(a, "AveragePool", window, window), net.between(2, 6), 1)]
 
 
-def sequences(net):
+def build_sequence(net):
     """An LSTM of any number of units, over more steps than features or fewer."""
     x = net.enter(net.between(2, 16), net.between(2, 16))
     direction = net.pick("forward", "forward", "reverse", "bidirectional")
@@ -74,7 +74,7 @@ def sequences(net):
     return outputs
 
 
-def several_outputs(net):
+def build_shared_trunk(net):
     """A trunk that three nodes read: with a Softmax on the host, reshaped twice, and as it is."""
     x = net.enter(net.between(2, 6), net.between(3, 8), net.between(3, 8))
     a = net.act(net.convolve(x, net.between(2, 12), 3), "Relu")
@@ -91,7 +91,14 @@ def several_outputs(net):
     return [found[index] for index in order]
 
 
-KINDS = (gated, grouped, strided, pooled, sequences, several_outputs)
+KINDS = (
+    build_squeeze_and_excite,
+    build_grouped_layers,
+    build_inverted_residual,
+    build_wide_pool,
+    build_sequence,
+    build_shared_trunk,
+)
 
 
 def build(net):
