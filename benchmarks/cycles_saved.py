@@ -10,8 +10,9 @@ written with --objective time. All are compared at the upper end of the range, u
 bound; of a model in parts all parts for the chip that run there together. Outputs of all forms of
 these are compared on random inputs; a part that the simulator refuses is left out, with a line. The
 bound is one cycle for 64 multiply-accumulates, and used says how near to it the time afterwards
-comes. --write puts the table into benchmarks/results/cycles.md; with --log, models that the file holds are not
-run again. Ends with 1 where a model becomes slower, an output differs, or more bytes have no price.
+comes. --write puts the table into benchmarks/results/cycles.md; with --log, models that the file
+holds are not run again. Ends with 1 where a model becomes slower, an output differs, or more bytes
+have no price.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
     python -m benchmarks.object_sizes [--only NAME ...] [--chips venus ...] [--samples 8]
         [--effort fast] [--compiler gcc] [--log FILE] [--budget SECONDS]
 
-Deploys every model of the regression baseline (benchmarks/results/baseline.md) on each chip, compiles the C files
-of the folder, and compares object by object what README.md and manifest.json state with the
-sections of the object: `.data` + `.bss` must be equal, and so must the constant arrays and the
-symbols of the same name in `.rodata`. One row per model and chip. With --log, rows of an earlier
-run are not measured again; --budget starts no further row after these seconds. The exit code is 1
-if a figure differs.
+Deploys every model of the regression baseline (benchmarks/results/baseline.md) on each chip,
+compiles the C files of the folder, and compares object by object what README.md and manifest.json
+state with the sections of the object: `.data` + `.bss` must be equal, and so must the constant
+arrays and the symbols of the same name in `.rodata`. One row per model and chip. With --log, rows
+of an earlier run are not measured again; --budget starts no further row after these seconds. The
+exit code is 1 if a figure differs.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ simple models, and the operators and small models converted from PyTorch. A mode
 quantized where at least one operator became integer. These are failures, and then the exit code is
 1: anything but a result or a LingerOnnxError of one line without places in onnxruntime's sources; a
 model that takes longer than --seconds; a model of operators that the platform has
-(docs/reference/operators.md), within its limits, that stays in float. Calibrated with the suite's own inputs
-where they are float, at effort fast.
+(docs/reference/operators.md), within its limits, that stays in float. Calibrated with the suite's
+own inputs where they are float, at effort fast.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def quantize_for_target(model: Model, target: Target) -> Outcome:
 def should_be_integer(model: Model, target: Target) -> bool:
     """Whether all nodes are operators that `target` computes in integers, in its limits, and one does not only move.
 
-    Such a model has to be quantized. docs/reference/operators.md lists the operators. A model that ends in
-    what the host does as well (a softmax, a sigmoid) may stay in float.
+    Such a model has to be quantized. docs/reference/operators.md lists the operators. A model that
+    ends in what the host does as well (a softmax, a sigmoid) may stay in float.
     """
     graph = ir.from_proto(onnx.ModelProto.FromString(model.proto.SerializeToString()))
     computes = False

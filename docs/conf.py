@@ -48,7 +48,7 @@ _REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a h
 
 
 def read_redirects() -> dict[str, str]:
-    """Return earlier names of pages and their present ones, from the table of development/pages.md."""
+    """Return {earlier page: present page}, from the table of development/pages.md."""
     table = (Path(__file__).parent / "development" / "pages.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\w/-]+) \| \[[^\]]*\]\(\.\./([\w/-]+)\.md\)", table, re.MULTILINE)
     return dict(rows)

@@ -1,1 +1,1 @@
-"""Figures of each model, measured and compared with benchmarks/results/baseline.md (`make baseline`)."""
+"""Figures of each model, compared with benchmarks/results/baseline.md (`make baseline`)."""

@@ -3,11 +3,11 @@
 python -m benchmarks.baselines [--write] [--complete] [--only TEXT ...] [--table FILE] [--processes
 N]
 
-Every row of benchmarks/results/baseline.md is measured. A row is a regression if its value is lower than before
-by more than its tolerance; the exit code is then 1, as it is if a row fails. --write updates the
-table with better values, new ones (a value of ? in the table) and accepted regressions, whose
-reason the last column must give. With --complete a row that cannot run because its model or data
-are missing is a failure. --only selects the cases whose line contains all these texts, such as
+Every row of benchmarks/results/baseline.md is measured. A row is a regression if its value is lower
+than before by more than its tolerance; the exit code is then 1, as it is if a row fails. --write
+updates the table with better values, new ones (a value of ? in the table) and accepted regressions,
+whose reason the last column must give. With --complete a row that cannot run because its model or
+data are missing is a failure. --only selects the cases whose line contains all these texts, such as
 yunet arcs.
 """
 

@@ -1,4 +1,4 @@
-"""docs/reference/errors.md: every message that a user can meet, from the places in the code that raise one.
+"""docs/reference/errors.md: every message that a user can meet, read from the code that raises it.
 
 A message is written as *what is wrong; what to do*: the sources are parsed, never run, and each
 text is cut at its first semicolon, or at a colon behind which it says what to do, or the limit.

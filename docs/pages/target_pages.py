@@ -1,4 +1,4 @@
-"""docs/reference/targets/: a page for each target, from the row and the limits that judge a model."""
+"""docs/reference/targets/: a page for each target, from its row and the limits of its nodes."""
 
 from __future__ import annotations
 

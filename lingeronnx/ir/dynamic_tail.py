@@ -298,7 +298,7 @@ def _find_tail_nodes(model: ir.Model) -> dict[str, str]:
 
 
 def _explain_tail_node(model: ir.Model, node: ir.Node, data_values: set[ir.Value]) -> str | None:
-    """Return why the tail starts at `node`, or None if it does not.
+    """Return the reason why the tail starts at `node`, or None if it does not.
 
     It starts where output shapes depend on the elements of `data_values`, and at unknown operators.
     """

@@ -286,7 +286,7 @@ def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
 def _measure_gains(
     planned: PlannedModel, operators: Sequence[RoundedOperator], rounded_sets: Sequence[RoundedSet]
 ) -> list[float]:
-    """Return how much of the relative output error each of `rounded_sets` causes; may be negative.
+    """Return the relative output error that each of `rounded_sets` causes; may be negative.
 
     The gain of a set is the error with everything rounded minus the error with everything but this
     set rounded: squared error over squared output, summed over the float outputs, on up to

@@ -404,7 +404,7 @@ class Target:
         return operator in self.ops and not self.ops[operator].miscompiled
 
     def find_arithmetic(self, operator: str) -> Arithmetic | None:
-        """Return how `operator` is computed on the target, or None if it is not known.
+        """Return the arithmetic of `operator` on the target, or None if it is not known.
 
         Operators that the quantizer never writes are included.
         """

@@ -1,4 +1,5 @@
-"""What `public.json` holds: the names, commands and options that docs/reference/stability.md promises.
+"""What `public.json` holds: the names, commands and options that docs/reference/stability.md
+promises.
 
     python -m tests.api.public
 

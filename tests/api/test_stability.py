@@ -1,5 +1,5 @@
-"""What docs/reference/stability.md promises: public names stay, and files of another version are read or
-refused in one line.
+"""What docs/reference/stability.md promises: public names stay, and files of another version are
+read or refused in one line.
 """
 
 import json

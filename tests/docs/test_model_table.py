@@ -1,5 +1,5 @@
-"""docs/reference/models.md joins what the measured pages say of one model, under the names that each of them
-has.
+"""docs/reference/models.md joins what the measured pages say of one model, under the names that
+each of them has.
 """
 
 import pytest

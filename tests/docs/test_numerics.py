@@ -1,8 +1,8 @@
-"""docs/reference/numerics.md: its examples are run, and its worked pixel goes through the simulator and the
-plain classes.
+"""docs/reference/numerics.md: its examples are run, and its worked pixel goes through the simulator
+and the plain classes.
 
-benchmarks/results/activations.md, the part of docs/reference/numerics.md with the same figures and the pictures are what
-the command computes.
+benchmarks/results/activations.md, the part of docs/reference/numerics.md with the same figures and
+the pictures are what the command computes.
 """
 
 import doctest

@@ -6,7 +6,8 @@ FOLDER/NAME holds index.json of NAME: packer, executor, four_bits, executor_2.
 
 Of every topic and platform of `packer` each seventh small graph is taken, with all its rows: both
 sides of most limits. Of `executor` all are taken but whole models, of `four_bits` each third small
-graph, no trained nets, of `executor_2` each third small graph of a topic, chip and outcome, without integers.
+graph, no trained nets, of `executor_2` each third small graph of a topic, chip and outcome, without
+integers.
 """
 
 import json

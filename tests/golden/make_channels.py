@@ -1,8 +1,8 @@
 """Make the vectors of layers with a scale for each channel: `python -m tests.golden.make_channels`.
 
-The platform `generic` is defined by this project (docs/reference/generic.md), so nothing is measured: the
-integers are computed from that page by rational numbers (`tests/oracles`), which share no code with
-the simulator.
+The platform `generic` is defined by this project (docs/reference/generic.md), so nothing is
+measured: the integers are computed from that page by rational numbers (`tests/oracles`), which
+share no code with the simulator.
 """
 
 from pathlib import Path

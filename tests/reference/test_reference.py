@@ -2,7 +2,8 @@
 of the chip.
 
 Three ways to the same numbers, none knowing another: the compiled simulator behind `Session`, the
-plain classes of `lingeronnx.operators.reference`, and the vectors measured on the vendor's executor.
+plain classes of `lingeronnx.operators.reference`, and the vectors measured on the vendor's
+executor.
 """
 
 import json

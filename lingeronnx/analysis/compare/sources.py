@@ -304,7 +304,7 @@ class IntegerSource:
     def _stored_form(
         self, user_name: str, array: np.ndarray, qparams: Affine | None
     ) -> StoredForm | None:
-        """Return how a tensor of the graph is stored, or None if `qparams` is None (float).
+        """Return the stored form of a tensor of the graph, or None if `qparams` is None (float).
 
         The bit width of `qparams` is replaced by the plan's, if the plan has the tensor, and the
         factors per channel are those of the plan's transform if they match the array's channels.
@@ -391,7 +391,7 @@ class PlannedSource:
         )
 
     def _stored_form(self, user_name: str) -> StoredForm | None:
-        """Return how the plan stores a tensor, or None if the plan leaves it in float."""
+        """Return the stored form of a tensor in the plan; None if the plan keeps it in float."""
         q, transform = self.plan.tensors.get(user_name), self.plan.transforms.get(user_name)
         if q is None:
             return None

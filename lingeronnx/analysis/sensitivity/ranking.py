@@ -130,7 +130,7 @@ class Sensitivity:
         return None
 
     def gain(self, advice: SkipAdvice) -> float:
-        """Return how much the predicted value of `advice` is better than with everything rounded.
+        """Return the predicted gain of `advice` over the model with everything rounded.
 
         In the unit of the metric that advises; positive is better, whether the metric should be
         high or low. 0 for equal values.

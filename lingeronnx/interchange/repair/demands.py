@@ -41,7 +41,7 @@ class Demands:
             self._collect_node(node)
 
     def demand_of(self, tensor: TensorView) -> TensorDemand:
-        """Return what consumers of `tensor` need: integer readers, reals, scales of Dequants.
+        """Collect the needs of the consumers of `tensor`: integers, reals, scales of Dequants.
 
         The object may be changed in place. It is empty, and stored, if the tensor has no consumer.
         """

@@ -391,7 +391,7 @@ def sort_topologically(scope: Scope) -> tuple[list[NodeView], NodeView | None]:
 
 
 def _collect_dependencies(scope: Scope) -> tuple[list[int], dict[int, list[int]]]:
-    """Return how many nodes of `scope` each node depends on, and the consumers of each node.
+    """Count the nodes of `scope` that each node depends on, and list the consumers of each node.
 
     Nodes are identified by their index in `scope.nodes`; what their subgraphs read counts too.
     """

@@ -176,7 +176,7 @@ class KindAnalysis:
                 self.root_kinds[tensor] = kind
 
     def _input_kind(self, tensor: TensorView) -> TensorKind:
-        """Return what a graph input holds: as declared, unless its consumers contradict that.
+        """Return the kind of a graph input: as declared, unless its consumers contradict that.
 
         A declared integer that is read by integer operators or Dequants is an integer tensor with
         the scale they agree on. A contradiction is added to `retyped_inputs`. Inputs of subgraphs
@@ -199,7 +199,7 @@ class KindAnalysis:
     def _find_contradicting_kind(
         self, tensor: TensorView, declared: int, demand: TensorDemand
     ) -> TensorKind | None:
-        """Return what a graph input holds if its consumers contradict `declared`, or None.
+        """Return the kind of a graph input whose consumers contradict `declared`, or None.
 
         A float input that is only read as integers is an integer tensor of their largest width
         (default 8); an int8 input that is certainly read as real numbers is float.

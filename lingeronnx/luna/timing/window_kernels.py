@@ -125,7 +125,7 @@ def _estimate_row_cycles(
 
 
 def _get_reached_padding(size: int, pad_begin: int, pad_end: int, kernel: int, stride: int) -> int:
-    """Return how many of the `pad_end` elements at the end of an axis the kernel reaches.
+    """Count the elements of the `pad_end` at the end of an axis that the kernel reaches.
 
     At least 0; `size` is the unpadded size, all in elements. 0 if `pad_end` is 0.
     """
@@ -184,7 +184,7 @@ class _ConvSplit(NamedTuple):
 
 
 def _get_conv_split(window: Window) -> _ConvSplit | None:
-    """Return how a convolution is split by the array's memory; None if weights or a row fill it.
+    """Return the split of a convolution by the array's memory; None if weights or a row fill it.
 
     The split says how many (an even number of) output channels a slice of weights has, and in how
     many blocks of rows the input is loaded.

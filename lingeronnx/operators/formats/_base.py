@@ -410,7 +410,7 @@ class Format:
         return converted
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why the v3 `node` has no counterpart in dialect v1, or None if it has one.
+        """Explain why the v3 `node` has no counterpart in dialect v1, or None if it has one.
 
         `attrs` are its attributes in dialect v3. None by default.
         """

@@ -72,7 +72,7 @@ class Glu(Format):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express the GLU `node`, or None if it can.
+        """Return the reason why dialect v1 cannot express the GLU `node`, or None if it can.
 
         Dialect v1 gates the last axis only, so `dim` must be -1 (the default) or that axis.
         """
@@ -143,7 +143,7 @@ class Sigmoid(Format):
         return super().to_v3_attributes({"o_bits": 8, **attrs}, inputs)
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express the sigmoid or tanh `node`, or None if it can.
+        """Explain why dialect v1 cannot express the sigmoid or tanh `node`, or None if it can.
 
         The output of dialect v1 has 7 fractional bits, so `scale_o` must be 2^7 (the default).
         """

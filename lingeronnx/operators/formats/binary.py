@@ -277,7 +277,7 @@ class Bmm(BinaryIntegerOp):
         }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express the matrix product `node`, or None if it can.
+        """Explain why dialect v1 cannot express the matrix product `node`, or None if it can.
 
         It cannot if `node` is a QMatmul with an operand that is not of rank 3.
         """

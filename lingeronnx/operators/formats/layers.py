@@ -248,7 +248,7 @@ class ConvTranspose2d(WeightedIntegerOp):
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express the ConvTranspose `node`, or None if it can.
+        """Explain why dialect v1 cannot express the ConvTranspose `node`, or None if it can.
 
         It cannot if `node` is one-dimensional ("of lines").
         """
@@ -521,7 +521,7 @@ class BatchNorm2d(WeightedIntegerOp):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express the batch normalization `node`, or None if it can.
+        """Explain why dialect v1 cannot express the batch normalization `node`, or None if it can.
 
         It cannot if `node` is a QBatchNorm1d whose input is not of rank 4.
         """

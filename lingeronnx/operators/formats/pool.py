@@ -119,7 +119,7 @@ class AvgPool2d(UnaryIntegerOp):
         return renamed
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express the average pool `node`, or None if it can.
+        """Explain why dialect v1 cannot express the average pool `node`, or None if it can.
 
         Reasons: it is one-dimensional ("of lines"), its padding is not counted, or it has a custom
         divisor above 0.
@@ -218,7 +218,7 @@ class GlobalAveragePool2d(Format):
         return {**AVG_POOL2D.to_v1_attributes(attrs, node), **window, "ceil_mode": 0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express `node` as an AvgPool2dInt, or None if it can.
+        """Explain why dialect v1 cannot express `node` as an AvgPool2dInt, or None if it can.
 
         Reasons: the size of its image is unknown, its padding is not counted, or it has a custom
         divisor above 0.

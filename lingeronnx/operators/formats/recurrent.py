@@ -152,7 +152,7 @@ class RecurrentIntegerOp(Format):
         return {**converted, "dropout": 0.0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 cannot express the recurrent layer `node`, or None if it can.
+        """Explain why dialect v1 cannot express the recurrent layer `node`, or None if it can.
 
         It can if `scale_o` (output) and `scale_h` (hidden state) are equal.
         """

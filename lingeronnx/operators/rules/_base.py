@@ -120,7 +120,7 @@ class Op:
         return []
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why this rule cannot lower `node` on any platform, or None (default) if it can."""
+        """Explain why this rule cannot lower `node` on any platform; None (default) if it can."""
         return None
 
     def is_available(self, target: Target) -> bool:

@@ -126,7 +126,7 @@ class AddConstant(BinaryOp):
         return _constant_inputs(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why a sum (product) with a constant has no integer form, or None if it has one.
+        """Explain why a sum (product) with a constant has no integer form, or None if it has one.
 
         It needs exactly one constant operand, of several float values, that does not broadcast the
         activation. Rejected are also a mask computed at run time, a constant that differs between

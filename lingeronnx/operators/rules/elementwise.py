@@ -83,7 +83,7 @@ class BinaryOp(Op):
         return [0, 1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why `node` has no integer form: an operand is constant; None if none is."""
+        """Explain why `node` has no integer form: an operand is constant; None if none is."""
         if any(ir.const_value(value) is not None for value in node.inputs):
             return (
                 f"{node.op_type} with a constant that is neither a scalar nor one value per "
@@ -187,7 +187,7 @@ class Add(BinaryOp):
     constraints = (check_equal_shapes,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the sum has no integer form, or None if it has one.
+        """Return the reason why the sum has no integer form, or None if it has one.
 
         Reasons: a mask computed at run time, whose range is too large, and a constant operand.
         """

@@ -322,7 +322,7 @@ def collect_layer_targets(
 
 
 def _max_positions(layers: Mapping[str, ir.Node], axes: Mapping[str, int], budget: int) -> int:
-    """Return how many positions' float32 values, of all `layers`, fit an eighth of `budget` bytes.
+    """Count the positions whose float32 values, of all `layers`, fit an eighth of `budget` bytes.
 
     At least 1024; 0 without layers. `axes` are the channel axes by tensor.
     """

@@ -599,7 +599,7 @@ class _RoundingSearch:
 
 
 def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
-    """Return how many accumulator counts an integer of each weight [O, I] stands for.
+    """Return the accumulator counts of one integer step of each weight [O, I].
 
     With scales per group of weights, that is the integer factor of its group.
     """

@@ -66,7 +66,7 @@ class PassLog:
         return lines
 
     def get_skip_reasons(self) -> list[SkipReason]:
-        """Return why passes left nodes unchanged, with each pass's reasons of its last run only."""
+        """List the reasons why passes left nodes unchanged, of the last run of each pass."""
         reasons: list[SkipReason] = []
         for step in self._last_runs():
             reasons += step.skip_reasons

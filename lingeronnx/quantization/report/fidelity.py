@@ -363,7 +363,7 @@ class _VariationCheck:
         self._varies = not np.array_equal(samples, repeated, equal_nan=True)
 
     def doubt(self, count: int, unit: str) -> str:
-        """Return why figures from `count` samples or calls are not reliable, or an empty string."""
+        """Explain why figures from `count` samples or calls are not reliable; "" if they are."""
         if count == 1:
             return f"from 1 {unit}"
         if self._varies:

@@ -480,7 +480,7 @@ def _format_requantized(weights: Sequence[ImportedQParams]) -> list[str]:
 
 
 def _count_kept(conversions: Sequence[ImportedQParams]) -> str:
-    """Return how many conversions changed nothing, such as "3 of 5"."""
+    """Format the number of conversions that changed nothing, such as "3 of 5"."""
     return f"{sum(conversion.kept for conversion in conversions)} of {len(conversions)}"
 
 

@@ -47,7 +47,7 @@ class BestEffortMethods:
     criterion = Criterion(mean_db=0.0, errors=0.0)
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return why no methods are selected, or None if the trial applies.
+        """Return the reason why no methods are selected, or None if the trial applies.
 
         "" (no note) if another tool quantized the weights; a note if there are too few samples.
         """

@@ -51,7 +51,7 @@ class RequantizedWeights:
         self._requantize = requantize
 
     def find_obstacle(self, best: Candidate) -> str | None:
-        """Return why requantization is not tried, or None if the trial applies.
+        """Return the reason why requantization is not tried, or None if the trial applies.
 
         "" (no note) if no imported scale was changed, the user set `requantize`, the data are
         synthetic, or the model has no imported scales; a note if no sample can be held out.

@@ -203,7 +203,7 @@ def _find_row_readable_entries(
 
 
 def _rows_per_chunk(entries: Mapping[str, _Entry]) -> int:
-    """Return how many rows of all arrays in `entries` to read at once, at least 1.
+    """Return the number of rows of all arrays in `entries` to read at once, at least 1.
 
     About `_CHUNK_BYTES` in all; a multiple of `_ROW_MULTIPLE` if there are more rows than that.
     """

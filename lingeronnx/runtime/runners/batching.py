@@ -120,7 +120,7 @@ def _are_scalars(constants: Collection[onnx.TensorProto]) -> bool:
 
 
 def repeats_to_fill_vectors(specs: Sequence[TensorSpec]) -> int:
-    """Return how often to repeat a sample so that each tensor of `specs` fills whole vectors.
+    """Count the repetitions of a sample with which each tensor of `specs` fills whole vectors.
 
     The maximum over the tensors; 1 without any. A vector has `_VECTOR_LENGTH` elements.
     """

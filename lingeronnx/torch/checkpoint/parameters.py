@@ -207,7 +207,7 @@ def _collect_slots(graph: ir.Model) -> tuple[dict[str, np.ndarray], dict[str, Pa
 
 
 def _find_packed(value: ir.Value, name: str, array: np.ndarray) -> PackedWeights | None:
-    """Return how initializer `value` packs a recurrent layer's weights, or None if it does not.
+    """Return the packing of a recurrent layer's weights in initializer `value`, or None.
 
     `name` and `array` are its name and contents; the recurrent nodes that read it decide.
     """

@@ -153,7 +153,7 @@ def _pack_recurrent(model: ir.Model) -> None:
 
 
 def _match_chain(node: ir.Node, index: int, chain: Sequence[ir.Node]) -> PackedWeights | None:
-    """Return how `chain` packs torch's parameters into input `index` of `node`, or None.
+    """Return the packing of torch's parameters by `chain` into input `index` of `node`, or None.
 
     `chain` are the nodes that compute the input. All parameters must be initializers that these
     nodes read.
@@ -328,7 +328,7 @@ def _packed_weight_names(nodes: Sequence[ir.Node]) -> set[str]:
 
 
 def _find_packed_weights(node: ir.Node, index: int) -> PackedWeights | None:
-    """Return how an initializer at input `index` of a recurrent node packs torch's parameters.
+    """Return the packing of torch's parameters in input `index` of a recurrent node.
 
     None if it does not, or is no initializer.
     """

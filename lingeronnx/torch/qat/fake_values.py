@@ -150,7 +150,7 @@ def _glu(kernel: k.Glu, inputs: Sequence[Any], context: FakeQuantContext) -> tup
 
 
 def _get_ceil_mode_overhang(kernel: Any, x: Any, window: SlidingWindow) -> list[int]:
-    """Return how far the last windows extend beyond the padded image, for (rows, columns).
+    """Return the elements by which the last windows exceed the padded image: (rows, columns).
 
     In elements, at least 0; only ceil_mode gives more.
     """

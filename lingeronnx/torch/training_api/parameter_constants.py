@@ -332,7 +332,7 @@ class ConstantOrigins:
         return any((str(node.name), index) in self.at for index in range(len(node.inputs)))
 
     def for_planned_graph(self, planned: PlannedModel) -> PlannedConstants:
-        """Return how the constants of the planned graph are computed from parameters.
+        """Return the computation of the planned graph's constants from parameters.
 
         A factor multiplies each element: that of its origin times that of the plan's transforms of
         the layer; None stands for all ones. Constants that depend on parameters but have no origin

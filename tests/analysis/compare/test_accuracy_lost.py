@@ -1,5 +1,5 @@
-"""The story of docs/how-to/accuracy-dropped.md, as it stands there: accuracy is lost, `compare` says why, its
-options mend it.
+"""The story of docs/how-to/accuracy-dropped.md, as it stands there: accuracy is lost, `compare`
+says why, its options mend it.
 """
 
 import json

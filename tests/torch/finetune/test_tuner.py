@@ -70,8 +70,8 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
 
 
 def test_weights_of_four_bits_learn_from_mirrored_samples_without_labels():
-    """The path of docs/tutorials/fine-tuning.md: other samples choose the epoch, and a third set tells what it
-    gained.
+    """The path of docs/tutorials/fine-tuning.md: other samples choose the epoch, and a third set
+    tells what it gained.
     """
     model, shape = nets.residual(), (4, 12, 12)
     x = samples(24, shape=shape)["x"]

@@ -244,7 +244,7 @@ def make_batch_dynamic(
 
 
 def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | None:
-    """Return why the integer graph `model` may mix the samples of a batch, or None if it does not.
+    """Explain why the integer graph `model` may mix the samples of a batch, or None if it does not.
 
     Runs `feed`, and checks the integer kernels and the types of the float operators.
     """

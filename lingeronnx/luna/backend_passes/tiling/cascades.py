@@ -137,7 +137,7 @@ class Tile:
     axis: int = 2
 
     def count_rows(self, value: ir.Value) -> int:
-        """Return how many rows (columns for axis 3) of tensor `value` the tile holds."""
+        """Return the number of rows (columns for axis 3) of tensor `value` in the tile."""
         start, end = self.held_rows[value]
         return end - start
 

@@ -203,7 +203,7 @@ def _get_linear_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_rows_per_pass(m: int, n: int) -> int:
-    """Return how many rows of a left operand [m, n] the chip processes at once.
+    """Return the number of rows of a left operand [m, n] that the chip processes at once.
 
     Rows are divided into as few passes as possible such that one has at most `_MAX_CHUNK_BYTES`,
     with rows rounded up to 4 and n to 8; at least one row.

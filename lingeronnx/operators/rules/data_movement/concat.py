@@ -81,7 +81,7 @@ class Concat(Op):
         return _computed_input_indices(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the concatenation has no integer form, or None if it has one.
+        """Return the reason why the concatenation has no integer form, or None if it has one.
 
         Reasons: no inputs, all inputs constant, a constant input that is not floating-point, or an
         `axis` that is the batch axis (0). Float constants beside activations are accepted.

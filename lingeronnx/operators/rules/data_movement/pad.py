@@ -244,7 +244,7 @@ class Pad(SameRankRule):
     constraints = (check_pad_form,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the padding has no integer form, or None if it has one.
+        """Return the reason why the padding has no integer form, or None if it has one.
 
         Reasons: pads or pad value computed at run time, a pad value that is not finite, a negative
         pad, mode wrap, an unknown shape, and an output with another batch axis.

@@ -20,7 +20,7 @@ class SameRankRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why `node` has no integer form, or None if it has one.
+        """Return the reason why `node` has no integer form, or None if it has one.
 
         Reasons: an unknown shape, and another rank or batch axis at the output than at the input.
         """
@@ -37,7 +37,7 @@ class Tile(SameRankRule):
     floats = (("", "Tile"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Tile has no integer form, or None if it has one.
+        """Return the reason why the Tile has no integer form, or None if it has one.
 
         Reasons: repeats that are not constant, an unknown shape, and another rank or batch axis at
         the output.
@@ -73,7 +73,7 @@ class Resize(SameRankRule):
     floats = (("", "Resize"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Resize has no integer form, or None if it has one.
+        """Return the reason why the Resize has no integer form, or None if it has one.
 
         It must have mode "nearest", a known coordinate transform, no `axes`, and known sizes that
         are multiples of the input's (batch aside).

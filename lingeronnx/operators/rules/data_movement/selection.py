@@ -46,7 +46,7 @@ class Slice(Op):
     constraints = (check_slice_step,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the slice has no integer form, or None if it has one.
+        """Return the reason why the slice has no integer form, or None if it has one.
 
         Reasons: an input of unknown rank, bounds computed at run time, a slice of axis 0 that is
         not the full range, or an unknown dimension along another sliced axis.
@@ -142,7 +142,7 @@ class Gather(Op):
         return [] if _is_embedding(node) else [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Gather has no integer form, or None if it has one.
+        """Return the reason why the Gather has no integer form, or None if it has one.
 
         A float table must be a matrix whose rows a computed int64 index selects (an embedding).
         Otherwise the index must be a constant of rank 0 or 1, along an axis of known size that is
@@ -163,7 +163,7 @@ class Gather(Op):
 
     @staticmethod
     def _explain_table_rejection(node: ir.Node, table: np.ndarray) -> str | None:
-        """Return why the Gather of a float `table` is no embedding, or None if it is one.
+        """Explain why the Gather of a float `table` is no embedding, or None if it is one.
 
         An embedding selects rows (axis 0) of a matrix by a computed int64 index.
         """

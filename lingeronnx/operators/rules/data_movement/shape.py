@@ -27,7 +27,7 @@ __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "explain_b
 
 
 def explain_batch_move(node: ir.Node) -> str | None:
-    """Return why axis 0 of the output of `node` is not the batch of its input, or None if it is.
+    """Explain why axis 0 of the output of `node` is not the batch of its input, or None if it is.
 
     Reasons: the sizes of axis 0 differ, or another size of input or output is unknown.
     """
@@ -45,7 +45,7 @@ class _ShapeRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why `node` has no integer form: it moves the batch axis, or a size is unknown.
+        """Explain why `node` has no integer form: it moves the batch axis, or a size is unknown.
 
         Or None.
         """
@@ -65,7 +65,7 @@ class Reshape(_ShapeRule):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Reshape has no integer form, or None if it has one.
+        """Return the reason why the Reshape has no integer form, or None if it has one.
 
         Reasons: a target computed at run time, unknown sizes, another batch axis, and numbers of
         elements per sample (without axis 0) that differ between input and output.
@@ -108,7 +108,7 @@ class Flatten(_ShapeRule):
     floats = (("", "Flatten"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Flatten has no integer form, or None if it has one.
+        """Return the reason why the Flatten has no integer form, or None if it has one.
 
         An axis other than 1 (also written 1 - rank) is rejected, since it would flatten the batch
         axis; unknown sizes are too.
@@ -192,7 +192,7 @@ class Transpose(_ShapeRule):
     floats = (("", "Transpose"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Transpose has no integer form: its permutation moves axis 0; or None.
+        """Explain why the Transpose has no integer form: its permutation moves axis 0; or None.
 
         Without `perm`, which reverses the axes, it does.
         """

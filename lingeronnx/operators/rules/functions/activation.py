@@ -164,7 +164,7 @@ class Clip(Op):
         return True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the Clip `node` has no integer form, or None if it has one.
+        """Return the reason why the Clip `node` has no integer form, or None if it has one.
 
         It has none if its bounds are computed at run time.
         """

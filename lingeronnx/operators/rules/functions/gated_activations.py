@@ -70,7 +70,7 @@ class GatedActivation(Op):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why a SiLU or GELU has no integer form, or None if it has one.
+        """Return the reason why a SiLU or GELU has no integer form, or None if it has one.
 
         Reasons: unknown dimensions or fewer than two axes, or a factor of x in the gate that is not
         strictly between 0 and 1.98, as a weight needs.

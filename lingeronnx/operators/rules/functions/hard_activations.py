@@ -62,7 +62,7 @@ class HardSigmoid(Op):
         return all(target.can_run(form.name) for form in parts) and not target.can_run(TABLE.name)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why a HardSigmoid or HardSwish has no integer form, or None if it has one.
+        """Explain why a HardSigmoid or HardSwish has no integer form, or None if it has one.
 
         Reasons: unknown dimensions or too many axes, or coefficients of `alpha * x + beta` outside
         0 < alpha < 64 and 0 <= beta <= 1.

@@ -80,7 +80,7 @@ class LeakyRelu(Op):
         return all(target.can_run(form.name) for form in parts)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why a LeakyRelu or PRelu has no integer form, or None if it has one.
+        """Return the reason why a LeakyRelu or PRelu has no integer form, or None if it has one.
 
         Reasons: unknown dimensions or too many axes, or a slope that is computed at run time or
         differs within a channel, or is not finite.

@@ -130,7 +130,7 @@ class Table(Op):
         return [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why `node` cannot become a lookup table, or None if it can.
+        """Return the reason why `node` cannot become a lookup table, or None if it can.
 
         It needs one computed operand; constants beside it must have a single value and no higher
         rank. A node of one input is accepted.

@@ -55,7 +55,7 @@ class BatchNorm2d(WeightLayer):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the normalization `node` has no integer form, or None if it has one.
+        """Explain why the normalization `node` has no integer form, or None if it has one.
 
         Reasons: a parameter that is not constant, or an output shape of which more than the batch
         is unknown.

@@ -91,7 +91,7 @@ class WeightLayer(Op):
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the layer `node` has no integer form, or None if it has one.
+        """Return the reason why the layer `node` has no integer form, or None if it has one.
 
         Reasons: its weight (input 1) or its bias (input 2) is not constant. A missing bias is
         accepted.
@@ -138,7 +138,7 @@ class Conv2d(WeightLayer):
     rank = 2
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the convolution `node` has no integer form, or None if it has one.
+        """Return the reason why the convolution `node` has no integer form, or None if it has one.
 
         Reasons: weight or bias computed at run time, a weight that has not `rank` + 2 axes, or an
         `auto_pad` other than NOTSET.

@@ -25,7 +25,7 @@ class ConvTranspose2d(WeightLayer):
     scale_constraints = replace(WeightLayer.scale_constraints, factor_behavior="fixed")
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the transposed convolution `node` has no integer form, or None if it has one.
+        """Explain why the transposed convolution `node` has no integer form, or None if it has one.
 
         Reasons: weight or bias computed at run time, a weight without 4 axes, an `auto_pad` other
         than NOTSET, or an attribute `output_shape`.

@@ -86,7 +86,7 @@ class LayerNorm(Op):
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the layer normalization `node` has no integer form, or None if it has one.
+        """Explain why the layer normalization `node` has no integer form, or None if it has one.
 
         Reasons: scale or bias computed at run time or without one value per element of a row, a
         mean or deviation output that is used, unknown dimensions, and rows that include the batch
@@ -219,7 +219,7 @@ class LayerNorm(Op):
 
 
 def _row_repeats(size: int, target: Target) -> int:
-    """Return how often rows of `size` elements are repeated to reach the least length of `target`.
+    """Count the repetitions of rows of `size` elements that reach the least length of `target`.
 
     It is 1 for a row that is long enough, and on a target without such a limit.
     """

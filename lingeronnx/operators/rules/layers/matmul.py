@@ -48,7 +48,7 @@ class Bmm(BinaryOp):
     )
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the product `node` of activations has no integer form, or None if it has one.
+        """Explain why the product `node` of activations has no integer form, or None if it has one.
 
         Reasons: an operand of unknown rank or fewer than 3 axes, different ranks, a constant
         operand.

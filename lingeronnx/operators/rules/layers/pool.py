@@ -237,7 +237,7 @@ def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
 
 
 def _explain_pool_rejection(node: ir.Node) -> str | None:
-    """Return why the pool `node` has no integer form, or None if it has one.
+    """Return the reason why the pool `node` has no integer form, or None if it has one.
 
     Reasons: `auto_pad` other than NOTSET, a window that is not 2-D, dilations other than 1, and
     `ceil_mode`.
@@ -259,7 +259,7 @@ class MaxPool(Op):
     preserves_integers = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the MaxPool `node` has no integer form, or None if it has one.
+        """Return the reason why the MaxPool `node` has no integer form, or None if it has one.
 
         Reasons: the output of indices is used, `auto_pad` is not NOTSET, the window is not 2-D,
         dilations are not 1, or `ceil_mode` is set.
@@ -308,7 +308,7 @@ class AvgPool2d(Op):
     constraints = (check_global_average,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the average `node` has no integer form, or None if it has one.
+        """Return the reason why the average `node` has no integer form, or None if it has one.
 
         Reasons: padding that is not counted (`count_include_pad` 0), `auto_pad` other than NOTSET,
         a window that is not 2-D, dilations other than 1, and `ceil_mode`.

@@ -90,7 +90,7 @@ def has_full_length_sequences(node: ir.Node) -> bool:
 
 
 def explain_unsupported(node: ir.Node) -> str | None:
-    """Return why the ONNX LSTM or GRU `node` cannot become layers of one direction, or None.
+    """Explain why the ONNX LSTM or GRU `node` cannot become layers of one direction, or None.
 
     Reasons: an unknown number of steps or features, weights or biases computed at run time,
     peepholes other than 0, other activations than the default ones, clipping, and coupled gates.
@@ -109,7 +109,7 @@ def explain_unsupported(node: ir.Node) -> str | None:
 
 
 def _explain_unsupported_attribute(node: ir.Node) -> str | None:
-    """Return why an attribute of the ONNX LSTM or GRU `node` has no integer form, or None.
+    """Explain why an attribute of the ONNX LSTM or GRU `node` has no integer form, or None.
 
     Reasons, in this order: `activations` other than the default ones, a `clip` attribute, or
     `input_forget` other than 0.

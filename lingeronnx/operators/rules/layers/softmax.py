@@ -42,7 +42,7 @@ class Softmax(Op):
     runs_on_host_when_last = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the softmax `node` has no integer form, or None if it has one.
+        """Return the reason why the softmax `node` has no integer form, or None if it has one.
 
         Reasons: a dimension other than the batch is unknown, the input is masked at run time, or
         `axis` (default -1) is the batch axis.

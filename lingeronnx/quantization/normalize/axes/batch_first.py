@@ -59,7 +59,7 @@ def move_batch_to_front(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason | None:
-    """Return why a Transpose still moves the batch away from axis 0.
+    """Return the reason why a Transpose still moves the batch away from axis 0.
 
     None for other nodes, for a Transpose whose input has not the batch (an unknown size) on axis 0
     or that leaves it there, and for one that only recurrent layers read.
@@ -184,7 +184,7 @@ class _BatchFirstRewriter:
         self.views[value] = FactoredView(transpose, tuple(axes[i] for i in order), axes)
 
     def _infer_output_views(self, node: ir.Node) -> list[FactoredView]:
-        """Return how each output of `node` follows from one with the batch on axis 0 (its view).
+        """Return the view of each output of `node` on one with the batch on axis 0.
 
         A Split has one view per output, another node one for its only output. Empty if no input of
         `node` is such a rearranged tensor, or if the operator cannot be rewritten.
@@ -195,7 +195,7 @@ class _BatchFirstRewriter:
         return [] if view is None else [view]
 
     def _infer_view(self, node: ir.Node) -> FactoredView | None:
-        """Return how the only output of `node` follows from a tensor with the batch on axis 0.
+        """Return the view of the only output of `node` on a tensor with the batch on axis 0.
 
         None if no input has a view and no rewritten part starts here, or if the rule of the
         operator does not support the node.

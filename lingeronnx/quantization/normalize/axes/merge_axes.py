@@ -61,7 +61,7 @@ def merge_axes(model: ir.Model) -> PassResult:
 def _explain_unchanged(
     perm: Sequence[int], shape: tuple[int | None, ...], groups: _AxisGroups
 ) -> str | None:
-    """Return why a Transpose by `perm` of this `shape` cannot use fewer axes, or None.
+    """Return the reason why a Transpose by `perm` of this `shape` cannot use fewer axes, or None.
 
     Reasons: it moves axis 0, a dimension after axis 0 is unknown, or `groups`, the axes that stay
     adjacent, are more than `_MAX_GROUPS`.

@@ -70,7 +70,7 @@ def _explain_unchanged(
     dims: tuple[int | None, ...] | None,
     flat_shape: tuple[int | None, ...] | None,
 ) -> str:
-    """Return why a Transpose cannot be folded, or "" if it can.
+    """Return the reason why a Transpose cannot be folded, or "" if it can.
 
     Parameters
     ----------

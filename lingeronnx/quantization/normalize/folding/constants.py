@@ -69,7 +69,7 @@ def _find_constant_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def _explain_unfolded(node: ir.Node, results: Mapping[str, np.ndarray]) -> str | None:
-    """Return why a constant node is not folded to `results` (tensor name -> array), or None.
+    """Explain why a constant node is not folded to `results` (tensor name -> array), or None.
 
     Reasons: an output is a graph output, has more than `MAX_FOLDED_ELEMENTS` elements, or is used
     but not in `results`.

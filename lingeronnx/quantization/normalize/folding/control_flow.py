@@ -57,7 +57,7 @@ def reject_control_flow(model: ir.Model) -> int:
 
 
 def _explain_and_advise(node: ir.Node) -> tuple[str, str]:
-    """Return why `node`, which has subgraphs, cannot be inlined, and the remedy, as two texts.
+    """Explain why `node`, which has subgraphs, cannot be inlined, and the remedy, as two texts.
 
     If the condition or trip count depends on one scalar input, the remedy is to fix that input.
     """

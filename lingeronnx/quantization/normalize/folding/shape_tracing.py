@@ -189,7 +189,7 @@ def _fold_shape(model: ir.Model, node: ir.Node, dims: tuple[int | None, ...]) ->
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why the Shape or Size `node` is not replaced.
+    """Return the reason why the Shape or Size `node` is not replaced.
 
     It is a graph output, the rank is not known, or an unknown dimension is used.
     """

@@ -87,7 +87,7 @@ def _restores_rows(fold: ir.Node, unfold: ir.Node) -> bool:
 
 
 def _explain_unchanged(node: ir.Node, layer: ir.Node | None) -> str:
-    """Return why the BatchNormalization `node` cannot be folded into `layer`; "" if it can.
+    """Explain why the BatchNormalization `node` cannot be folded into `layer`; "" if it can.
 
     `layer` computes its input, or is None. Reasons, in order: training mode, parameters that are
     not constant, `layer` is no Conv or Linear, and an output of `layer` that has other consumers.

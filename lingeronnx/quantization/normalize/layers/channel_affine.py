@@ -173,7 +173,7 @@ def _revert_unit_axes(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
 
 
 def _explain_unchanged(node: ir.Node, operand: ir.ConstantOperand) -> str:
-    """Return why `node`, an arithmetic operation with the constant `operand`, is not folded.
+    """Explain why `node`, an arithmetic operation with the constant `operand`, is not folded.
 
     The first that applies: no layer before it, other consumers of the layer, parameters of the
     layer that are not constant, a division that is not per channel, a constant that is not per

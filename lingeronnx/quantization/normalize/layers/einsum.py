@@ -153,7 +153,7 @@ def _parse_equation(equation: str) -> tuple[list[str], str]:
 
 
 def _explain_unsupported(product: _EinsumProduct) -> str:
-    """Return why the Einsum `product` cannot be expressed with MatMul or Mul, or "" if it can.
+    """Explain why the Einsum `product` cannot be expressed with MatMul or Mul, or "" if it can.
 
     The first axis of each computed operand must be the batch of the result, shared axes must have
     equal sizes, and each letter of one operand only must be in the result.

@@ -45,7 +45,7 @@ def fuse_linear(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why `node`, a Gemm or MatMul that was not converted, is no fully connected layer."""
+    """Explain why `node`, a Gemm or MatMul that was not converted, is no fully connected layer."""
     weight = ir.const_value(node.inputs[1])
     if weight is None:
         return "its second operand is computed at run time"

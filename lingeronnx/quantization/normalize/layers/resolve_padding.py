@@ -44,7 +44,7 @@ def resolve_padding(model: ir.Model) -> PassResult:
 
 
 def _explain_unmerged_pad(pad: ir.Node, node: ir.Node) -> str:
-    """Return why `pad` was not merged into the windowed operator `node`, its consumer."""
+    """Explain why `pad` was not merged into the windowed operator `node`, its consumer."""
     if ir.sole_consumer(pad.outputs[0]) is not node:
         return "it is used elsewhere too"
     pads = _get_zero_pads(pad)

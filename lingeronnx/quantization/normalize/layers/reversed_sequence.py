@@ -44,7 +44,7 @@ def fold_sequence_reversal(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(y: ir.Value) -> str | None:
-    """Return why the direction of the recurrent layer with output `y` cannot be reversed, or None.
+    """Explain why the direction of the recurrent layer with output `y` cannot be reversed, or None.
 
     Each consumer must reverse the sequence or select a single step; `y` must not be a graph output,
     and at most one of the reversed sequences may be one.

@@ -56,7 +56,7 @@ def _is_beneficial(node: ir.Node) -> bool:
 
 
 def _explain_unconvertible(node: ir.Node, kernel: tuple[int, ...]) -> str:
-    """Return why a transposed convolution of this kernel size is no convolution, or "".
+    """Return the reason why a transposed convolution of this kernel size is no convolution, or "".
 
     Reasons: `auto_pad` or `output_shape`, a stride other than 1 or an `output_padding`, or pads
     larger than (k - 1) * dilation.

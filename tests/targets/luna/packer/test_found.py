@@ -266,8 +266,8 @@ def test_shares_of_weights(outputs, broken):
 
 @pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
 def test_a_depthwise_line(chip):
-    """No packer takes a depthwise 1-D convolution, or the chip gets it wrong; a map of height 1 does
-    (rows dw1d of golden/executor_2).
+    """No packer takes a depthwise 1-D convolution, or the chip gets it wrong; a map of height 1
+    does (rows dw1d of golden/executor_2).
     """
     net = nets.Net(8, 12, seed=3)
     model = net.graph(net.conv("x", (8, 1, 3), pads=[1, 1], group=8, out="y"))
