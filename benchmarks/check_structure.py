@@ -65,7 +65,11 @@ OPERATOR_NAME_HOMES = {
 
 #: Where "@" is a rule of the packer's, and not a mark in a tensor's name.
 #: `escaping` escapes it for Markdown and spreadsheets.
-AT_SIGN_HOMES = ("lingeronnx/common/escaping.py", "lingeronnx/luna/packer/")
+AT_SIGN_HOMES = (
+    "lingeronnx/common/escaping.py",
+    "lingeronnx/luna/packer/",
+    "lingeronnx/targets/_target.py",  # versions in names of platforms
+)
 #: Where names are parsed that somebody else made: torch's exporter writes module paths into names,
 #: parameters are matched by the ends of theirs, functions carry their kind before an underscore.
 FOREIGN_NAME_READERS = (

@@ -1,10 +1,10 @@
-"""LISTENAI's LUNA: three chips of one family, with their packer and executor 3.0.4.
+"""LISTENAI's LUNA: three chips of one family, with their packer and executor.
 
-The chips are described by `venus`, `arcs` and `venusa`, with data from `common`, `packer_profile`,
-`faults` and `training_arithmetic`; `vendor` implements their behavior. `packer/` models the
-vendor's packer, `backend_passes/` rewrites the integer graph so that it packs and is correct, and
-`dialects` converts graphs between the two dialects. Only the registry, `targets`, imports from
-here.
+The chips with version 3.0.4 are described by `venus`, `arcs` and `venusa`, with data from `common`,
+`packer_profile`, `faults` and `training_arithmetic`; `versions/` has the changes of later versions,
+and `vendor` implements their behavior. `packer/` models the vendor's packer, `backend_passes/`
+rewrites the integer graph so that it packs and is correct, and `dialects` converts graphs between
+the two dialects. Only the registry, `targets`, imports from here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from .arcs import ARCS
 from .venus import VENUS
 from .venusa import VENUSA
+from .versions import VERSIONS
 
-__all__ = ["ARCS", "PLATFORMS", "VENUS", "VENUSA"]
+__all__ = ["ARCS", "PLATFORMS", "VENUS", "VENUSA", "VERSIONS"]
 
 PLATFORMS = (VENUS, ARCS, VENUSA)

@@ -153,7 +153,7 @@ def analyze_board_log(
     ]
     if not measured_nodes:
         raise ConfigError("none of the logged layers has a cost model; nothing to calibrate")
-    calibration = fit_calibration(measured_nodes, target.name, _BASE, runs, clock_mhz)
+    calibration = fit_calibration(measured_nodes, target.chip, _BASE, runs, clock_mhz)
     layers = [_make_board_layer(step, measured, calibration) for step, measured in logged]
     missing = [step.name for step, cycles in zip(steps, cycles_by_step, strict=True) if not cycles]
     return BoardProfile(target.name, _BASE, runs, layers, missing, calibration)

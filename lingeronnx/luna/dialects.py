@@ -182,9 +182,9 @@ def _convert_node_to_v3(conversion: _Conversion, form: Format, node: ir.Node) ->
         return
     v3_attrs = _rename_to_v3(form, attrs)
     if form.v3_name != form.name:
-        v3_attrs |= {"platform": conversion.target.name, "quant_mode": "floor_add"}
+        v3_attrs |= {"platform": conversion.target.chip, "quant_mode": "floor_add"}
     elif form is QUANT:
-        v3_attrs["platform"] = conversion.target.name
+        v3_attrs["platform"] = conversion.target.chip
     _rewrite_node(node, "linger", form.v3_name, v3_attrs)
 
 

@@ -23,7 +23,7 @@ from ..ir.name_mapping import restore_user_names
 from ..ir.plan import Affine
 from ..operators.formats import is_quantized_domain
 from ..operators.formats.node_validation import check_nodes
-from ..targets import PLATFORMS, Target, get_target
+from ..targets import Target, get_target, get_versions
 from .compiled_host import CompiledHost
 from .data import InputSpec
 from .integer.runner import IntegerRunner, detect_target
@@ -126,7 +126,7 @@ class Session:
             If it is for a custom platform.
         """
         arithmetic, target, host = self._options
-        if target is not None and target not in PLATFORMS:
+        if target is not None and target not in get_versions(target):
             raise ConfigError(
                 f"the session is for the custom platform {target.name} and cannot be sent to other "
                 "processes; omit workers and cluster"

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .registry import DEFAULT as DEFAULT
     from .registry import PLATFORMS as PLATFORMS
     from .registry import get_target as get_target
+    from .registry import get_versions as get_versions
 
 __all__ = [
     "DEFAULT",
@@ -66,16 +67,17 @@ __all__ = [
     "Verdict",
     "VerdictFinding",
     "get_target",
+    "get_versions",
     "make_support_rows",
     "format_limit_rule",
 ]
 
-_REGISTRY_NAMES = ("DEFAULT", "PLATFORMS", "get_target")
+_REGISTRY_NAMES = ("DEFAULT", "PLATFORMS", "get_target", "get_versions")
 
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
 
     def __getattr__(name: str) -> object:
-        """Return DEFAULT, PLATFORMS or get_target of `registry`; AttributeError for other names."""
+        """Return the object of this name in `registry`; AttributeError for other names."""
         if name not in _REGISTRY_NAMES:
             raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
         return getattr(import_module(".registry", __name__), name)

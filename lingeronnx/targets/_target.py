@@ -45,7 +45,9 @@ __all__ = [
     "Target",
     "Vendor",
     "format_limit_rule",
+    "format_platform_name",
     "make_support_rows",
+    "split_platform_name",
 ]
 
 _Kind = TypeVar("_Kind")
@@ -253,6 +255,20 @@ class Vendor:
         return ""
 
 
+_VERSION_MARK = "@"
+
+
+def format_platform_name(chip: str, version: str) -> str:
+    """Return the name of a platform, such as "venus@3.0.10": a chip with an executor's version."""
+    return f"{chip}{_VERSION_MARK}{version}"
+
+
+def split_platform_name(name: str) -> tuple[str, str | None]:
+    """Return (chip, version of its executor) of a platform's name; None for a name without one."""
+    chip, mark, version = name.partition(_VERSION_MARK)
+    return chip, version if mark else None
+
+
 @dataclass(frozen=True)
 class OperatorSupport:
     """Support of one integer operator on a target.
@@ -324,6 +340,7 @@ class Target:
     ir_version : IR version of written files without functions.
     node_attributes : attributes to add by operator; "" for every integer node.
     why : integer operator -> why it does not exist or is not written.
+    unmeasured : integer operator -> why it is not measured on this executor; "" for all of them.
     training : dialect -> operator -> how the training software computes it.
     vendor : code of the target.
     """
@@ -348,6 +365,7 @@ class Target:
     node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
     vendor: Vendor = field(default_factory=Vendor)
 
@@ -358,6 +376,11 @@ class Target:
     def __str__(self) -> str:
         """Return the target's name."""
         return self.name
+
+    @property
+    def chip(self) -> str:
+        """The name of the chip, without the version of its executor."""
+        return split_platform_name(self.name)[0]
 
     @property
     def needs_power_of_two_scales(self) -> bool:

@@ -175,7 +175,7 @@ def apply_calibration(calibration: TimingCalibration, target: Target) -> KernelC
     ConfigError
         If the calibration is for another chip, or corrects unknown formulas or kernels.
     """
-    if calibration.platform != target.name:
+    if calibration.platform != target.chip:
         raise ConfigError(
             f"the timing file is for {calibration.platform}, but the model targets {target.name}; "
             f"profile a board with {target.name}"

@@ -116,8 +116,8 @@ class Integer(OpRun):
             {_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()}
         )
         target = self.default_target
-        target_name = str(renamed.get("platform", target.name))
-        if target_name != target.name:
+        target_name = str(renamed.get("platform", target.chip))
+        if target_name != target.chip:
             target = get_target(target_name)
         arithmetic = target.find_arithmetic(self.names[0])
         try:
