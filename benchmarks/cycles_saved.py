@@ -67,7 +67,7 @@ def quantize_without_cost_rewrites(
     choice = stage.apply_cost_rewrites
 
     def recorded(read: PackerGraphView) -> Any:
-        before = ir.clone(read.graph)
+        before = read.graph.clone()
         default, _, _ = choice(read.for_graph(drop_objective(read.graph)))
         made = choice(read)
         seen.append((before, default, made[0]))
@@ -97,7 +97,7 @@ def _names(graph: ir.Model) -> list[str]:
 
 def drop_objective(graph: ir.Model) -> ir.Model:
     """Return a copy of the graph that says nothing of what decides."""
-    graph = ir.clone(graph)
+    graph = graph.clone()
     graph.metadata_props.pop(OBJECTIVE_KEY, None)
     return graph
 

@@ -95,9 +95,9 @@ def _measure_source(
         "plain": lo.convert(made.graph, "qdq").graph,
         "--exact": write_exact(made.graph, functions=False).standard.graph,
         "--exact --functions": whole.standard.graph,
-        "inlined": ir.clone(whole.standard.graph),
+        "inlined": whole.standard.graph.clone(),
     }
-    ir.inline_functions(forms["inlined"])
+    ir.InlinePass()(forms["inlined"])
     row: dict[str, Any] = {
         "net": name,
         "platform": platform,

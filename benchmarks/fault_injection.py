@@ -283,7 +283,7 @@ def _user_name(net: Net, node: ir.Node) -> str:
 
 def inject_saturated_bias(net: Net, rng: np.random.Generator) -> InjectedFault:
     """One bias at the end of 32 bits."""
-    graph = ir.clone(net.lowered)
+    graph = net.lowered.clone()
     node = rng.choice(np.array(_layers(graph, "Conv2dInt", "LinearInt"), dtype=object))
     bias = np.array(ir.const_value(node.inputs[2]))
     ends = np.iinfo(bias.dtype)
@@ -294,7 +294,7 @@ def inject_saturated_bias(net: Net, rng: np.random.Generator) -> InjectedFault:
 
 def inject_swapped_channels(net: Net, rng: np.random.Generator) -> InjectedFault:
     """Two output channels of an integer weight swapped."""
-    graph = ir.clone(net.lowered)
+    graph = net.lowered.clone()
     node = rng.choice(np.array(_layers(graph, "Conv2dInt", "LinearInt"), dtype=object))
     weight = np.array(ir.const_value(node.inputs[1]))
     one, other = rng.choice(len(weight), 2, replace=False)
@@ -305,7 +305,7 @@ def inject_swapped_channels(net: Net, rng: np.random.Generator) -> InjectedFault
 
 def inject_missing_relu(net: Net, rng: np.random.Generator) -> InjectedFault:
     """A Relu left out: what read it reads its input."""
-    graph = ir.clone(net.lowered)
+    graph = net.lowered.clone()
     node = rng.choice(np.array(_layers(graph, "Relu"), dtype=object))
     names = {ir.output_name(node), ir.input_name(node)}
     for use in list(node.outputs[0].uses()):
@@ -325,7 +325,7 @@ def inject_wrong_pads(net: Net, rng: np.random.Generator) -> InjectedFault:
 
     The same size, another place.
     """
-    graph = ir.clone(net.lowered)
+    graph = net.lowered.clone()
     padded = [node for node in _layers(graph, "Conv2dInt") if _movable(node)]
     node = rng.choice(np.array(padded, dtype=object))
     pads = list(ir.get_attr(node, "pads"))

@@ -78,7 +78,7 @@ class RoundedActivationModel:
         entry = ir.Value(
             name=ir.unique_tensor_name(model, "scale"),
             shape=ir.Shape([]),
-            type=ir.make_tensor_type(np.dtype(np.float32)),
+            type=ir.TensorType(ir.DataType.FLOAT),
         )
         model.graph.inputs.append(entry)
         for node in (nodes[0], last):

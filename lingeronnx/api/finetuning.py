@@ -201,7 +201,7 @@ def _format_untrained_note(qat_module: QatModule) -> list[str]:
 
 def replace_initializers(graph: ir.Model, weights: Mapping[str, np.ndarray]) -> ir.Model:
     """Return a copy of `graph` in which the initializers named in `weights` have these arrays."""
-    copy = ir.clone(graph)
+    copy = graph.clone()
     for name, array in weights.items():
         copy.graph.initializers[name].const_value = ir.tensor(array, name=name)
     return copy

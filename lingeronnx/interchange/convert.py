@@ -135,7 +135,7 @@ def convert(
         return _prepend_warnings(_convert_to_standard(model, to, samples))
     if detect_dialect(model) == DIALECT_BY_DOMAIN[to]:
         note = f"the graph is already of domain {to}; nothing was converted"
-        return _prepend_warnings(ConversionResult(ir.clone(model), (note,)))
+        return _prepend_warnings(ConversionResult(model.clone(), (note,)))
     graph, notes = detect_target(model).convert_dialect(model, to)
     store_provenance(
         graph, load_source_digest(model), load_quantize_settings(model), load_fixed_inputs(model)

@@ -59,7 +59,7 @@ class SubgraphBuilder:
             domain=domain,
             like=self.result,
         )
-        node.outputs[0].shape = ir.make_shape(list(shape))
+        node.outputs[0].shape = ir.Shape(list(shape))
         self.nodes.append(node)
         return node.outputs[0]
 

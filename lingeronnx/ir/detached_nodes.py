@@ -39,7 +39,7 @@ def make_detached_value(
         Whether it has a producer; otherwise it is like a graph input.
     """
     value = ir.make_node("Loose", [], output=name).outputs[0] if computed else ir.Value(name=name)
-    value.shape = ir.make_shape(list(shape))
+    value.shape = ir.Shape(list(shape))
     if like is not None:
         value.type = like.type
     if constant is not None:
@@ -62,5 +62,5 @@ def make_detached_node(
     The output has no element type; `inputs` are not copied.
     """
     node = ir.make_node(op_type, inputs, attributes, name=name, output=output, domain=domain)
-    node.outputs[0].shape = ir.make_shape(list(output_shape))
+    node.outputs[0].shape = ir.Shape(list(output_shape))
     return node

@@ -51,7 +51,7 @@ def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
     tensor names to digests. Tensors read inside subgraphs count too; those without a digest, such
     as inner ones, all count the same.
     """
-    attributes = sorted(ir.node_proto(node).attribute, key=lambda attribute: attribute.name)
+    attributes = sorted(ir.serialize_node(node).attribute, key=lambda attribute: attribute.name)
     input_digests: list[bytes] = []
     for value in node.inputs:
         input_digest = _input_digest(value, digests)
@@ -93,7 +93,7 @@ def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:
     """
     for attribute in node.attributes.values():
         for body in ir.get_subgraphs(attribute):
-            for inner in ir.iter_nodes_recursive(body):
+            for inner in body.all_nodes():
                 yield from (value for value in inner.inputs if value is not None)
 
 

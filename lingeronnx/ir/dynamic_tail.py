@@ -231,7 +231,7 @@ def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
     model = ir.from_proto(joined)
     for value in model.graph.inputs:
         if str(value.name) in tail.single_sample_shapes:
-            value.shape = ir.make_shape(tail.single_sample_shapes[str(value.name)])
+            value.shape = ir.Shape(tail.single_sample_shapes[str(value.name)])
     return model
 
 
@@ -356,7 +356,7 @@ def _iter_read_values(node: ir.Node) -> Iterator[ir.Value]:
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
         for graph in ir.get_subgraphs(attribute):
-            for inner in ir.iter_nodes_recursive(graph):
+            for inner in graph.all_nodes():
                 yield from (value for value in inner.inputs if value is not None)
 
 

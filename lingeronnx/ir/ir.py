@@ -90,13 +90,18 @@ RefAttr = oir.RefAttr
 AttributeType = oir.AttributeType
 DataType = oir.DataType
 TensorType = oir.TensorType
-Tensor = oir.TensorProtocol
+TensorProtocol = oir.TensorProtocol
 Shape = oir.Shape
+InlinePass = common.InlinePass
+ShapeInferencePass = common.ShapeInferencePass
 
 #: A dimension: a number, a name or symbol, or None if it is unknown.
 Dim = int | str | oir.SymbolicDim | None
 node = oir.node
 tensor = oir.tensor
+to_proto = oir.to_proto
+serialize_node = oir.serde.serialize_node
+serialize_function = oir.serde.serialize_function
 
 
 def load(path: str | os.PathLike[str], label: str = "") -> Model:
@@ -195,7 +200,7 @@ def as_owned_model(model: ModelLike) -> Model:
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
         return graph
     check_weight_values(to_proto(graph))
-    return clone(graph)
+    return graph.clone()
 
 
 def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
@@ -240,7 +245,7 @@ def _materialize_constants(model: Model) -> None:
     scopes: list[Any] = [model.graph, *model.functions.values()]
     for scope in scopes:
         _materialize_initializers(getattr(scope, "initializers", {}))
-        for node in iter_nodes_recursive(scope):
+        for node in scope.all_nodes():
             for name, attribute in node.attributes.items():
                 if attribute.type == AttributeType.TENSOR and not attribute.is_ref():
                     node.attributes[name] = _materialize_attribute(attribute)
@@ -296,7 +301,7 @@ def _clear_negative_dims(model: Model) -> None:
     values: list[Value] = []
     for scope in scopes:
         values.extend(scope.inputs)
-        for node in iter_nodes_recursive(scope):
+        for node in scope.all_nodes():
             values.extend(node.outputs)
             for subgraph in _iter_subgraphs(node):
                 values.extend(subgraph.inputs)
@@ -304,7 +309,7 @@ def _clear_negative_dims(model: Model) -> None:
         if value.shape is None:
             continue
         if any(_is_negative_dim(dim) for dim in value.shape):
-            value.shape = make_shape([None if _is_negative_dim(d) else d for d in value.shape])
+            value.shape = oir.Shape([None if _is_negative_dim(d) else d for d in value.shape])
 
 
 def _is_negative_dim(dim: Dim) -> bool:
@@ -327,7 +332,7 @@ def _normalize_domain_name(model: Model) -> None:
     for scope in scopes:
         if "ai.onnx" in scope.opset_imports:
             scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
-        for node in iter_nodes_recursive(scope):
+        for node in scope.all_nodes():
             if node.domain == "ai.onnx":
                 node.domain = ""
 
@@ -352,11 +357,6 @@ def _first_line(error: Exception) -> str:
     """
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
-
-
-def to_proto(model: Model) -> onnx.ModelProto:
-    """Return `model` as a protobuf model."""
-    return oir.to_proto(model)
 
 
 def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -461,21 +461,6 @@ def session_source(proto: onnx.ModelProto) -> Iterator[bytes | str]:
         path = folder / "model.onnx"
         onnx_file.write_model(proto, path, MAX_MODEL_BYTES)
         yield str(path)
-
-
-def node_proto(node: Node) -> onnx.NodeProto:
-    """Return `node` as a protobuf message."""
-    return oir.serde.serialize_node(node)
-
-
-def function_proto(function: Function) -> onnx.FunctionProto:
-    """Return a model-local function as a protobuf message."""
-    return oir.to_proto(function)
-
-
-def clone(model: Model) -> Model:
-    """Return an independent copy of `model` that shares the constant data, which never change."""
-    return model.clone() if hasattr(model, "clone") else oir.from_proto(oir.to_proto(model))
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -615,9 +600,9 @@ def compute_digest(model: Model) -> str:
     for value in (*model.graph.inputs, *model.graph.outputs):
         hasher.update(f"{value.name} {value.type} {value.shape}\n".encode())
     for node in model.graph:
-        hasher.update(node_proto(node).SerializeToString(deterministic=True))
+        hasher.update(serialize_node(node).SerializeToString(deterministic=True))
     for function in model.functions.values():
-        hasher.update(function_proto(function).SerializeToString(deterministic=True))
+        hasher.update(serialize_function(function).SerializeToString(deterministic=True))
     for name, value in model.graph.initializers.items():
         hasher.update(f"{name} {value.type} {value.shape}\n".encode())
         if value.const_value is not None:
@@ -674,11 +659,6 @@ def get_subgraphs(attribute: Attr) -> list[Graph]:
     return list(attribute.as_graphs()) if attribute.type == AttributeType.GRAPHS else []
 
 
-def iter_nodes_recursive(scope: Graph | Function) -> Iterator[Node]:
-    """Yield the nodes of a graph or function and of all nested subgraphs."""
-    return iter(oir.traversal.RecursiveGraphIterator(scope))
-
-
 def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Model) -> None:
     """Add the opset imports of `model` that `nodes` and their subgraphs need to `opsets`, in place.
 
@@ -689,7 +669,7 @@ def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Model) -
     for node in nodes:
         domains.add(node.domain)
         for subgraph in _iter_subgraphs(node):
-            domains.update(inner.domain for inner in iter_nodes_recursive(subgraph))
+            domains.update(inner.domain for inner in subgraph.all_nodes())
     for domain in domains & model.graph.opset_imports.keys():
         opsets.setdefault(domain, model.graph.opset_imports[domain])
 
@@ -1010,11 +990,6 @@ def replace_nodes(model: Model, old_nodes: Iterable[Node], new_nodes: Sequence[N
     new_output.name = name
 
 
-def replace_all_uses(old: Value, new: Value) -> None:
-    """Let all consumers of `old` read `new`, in place; it also replaces `old` as a graph output."""
-    oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-
-
 def remove_unused(model: Model) -> None:
     """Remove nodes, initializers and functions whose results are not used, in place.
 
@@ -1037,14 +1012,9 @@ def _clear_subgraph_inputs(removed_nodes: Iterable[Node]) -> None:
     """
     for node in removed_nodes:
         for subgraph in _iter_subgraphs(node):
-            for inner in iter_nodes_recursive(subgraph):
+            for inner in subgraph.all_nodes():
                 for index in range(len(inner.inputs)):
                     inner.replace_input_with(index, None)
-
-
-def inline_functions(model: Model) -> None:
-    """Inline all model-local functions of `model`, in place. Errors of onnx_ir are passed on."""
-    common.InlinePass()(model)
 
 
 def lift_constants(model: Model) -> bool:
@@ -1074,11 +1044,6 @@ def infer_types(model: Model) -> None:
             untyped[info.name].type = oir.TensorType(oir.DataType(elem_type))
 
 
-def infer_shapes(model: Model) -> None:
-    """Set the shapes and types that onnx infers on the tensors of `model`, in place."""
-    common.ShapeInferencePass()(model)
-
-
 def bypass_node(model: Model, node: Node, replacement: Value) -> None:
     """Remove `node`, which has one output, from `model` and let its consumers read `replacement`.
 
@@ -1088,11 +1053,11 @@ def bypass_node(model: Model, node: Node, replacement: Value) -> None:
     out = node.outputs[0]
     if out.is_graph_output():
         name = out.name
-        replace_all_uses(out, replacement)
+        out.replace_all_uses_with(replacement, replace_graph_outputs=True)
         model.graph.remove(node, safe=True)
         replacement.name = name
         return
-    oir.convenience.replace_all_uses_with(out, replacement)
+    out.replace_all_uses_with(replacement)
     model.graph.remove(node, safe=True)
 
 
@@ -1118,7 +1083,7 @@ def absorb_consumer(model: Model, node: Node, consumer: Node) -> None:
     """
     out, result = consumer.outputs[0], node.outputs[0]
     name, value_type, shape = out.name, out.type, out.shape
-    replace_all_uses(out, result)
+    out.replace_all_uses_with(result, replace_graph_outputs=True)
     model.graph.remove(consumer, safe=True)
     result.name, result.type, result.shape = name, value_type or result.type, shape or result.shape
 
@@ -1194,13 +1159,3 @@ def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as in
     """Set attribute `name` of `node` to a Python value; an array becomes a tensor."""
     value = oir.Tensor(value) if isinstance(value, np.ndarray) else value
     node.attributes[name] = oir.convenience.convert_attribute(name, value)
-
-
-def make_shape(dims: Sequence[Dim]) -> oir.Shape:
-    """Return an onnx_ir shape of `dims` (numbers, names or symbolic dimensions)."""
-    return oir.Shape(dims)
-
-
-def make_tensor_type(dtype: np.dtype) -> oir.TensorType:
-    """Return the onnx_ir type of arrays of `dtype`."""
-    return oir.TensorType(oir.DataType.from_numpy(dtype))

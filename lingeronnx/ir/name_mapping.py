@@ -55,7 +55,7 @@ def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
     nodes = {name: names.nodes[name] for name in node_names if name in names.nodes}
     if not tensors and not nodes:
         return graph
-    copy = ir.clone(graph)
+    copy = graph.clone()
     ir.rename(copy, tensors, nodes)
     user_names = {"tensors": _invert(tensors), "nodes": _invert(nodes)}
     copy.metadata_props[NAMES_KEY] = json.dumps(user_names, ensure_ascii=False)
@@ -77,7 +77,7 @@ def restore_user_names(graph: ir.Model) -> ir.Model:
     if NAMES_KEY not in graph.metadata_props:
         return graph
     tensors, nodes = _parse_name_mapping(graph.metadata_props[NAMES_KEY])
-    copy = ir.clone(graph)
+    copy = graph.clone()
     del copy.metadata_props[NAMES_KEY]
     tensor_names = {*collect_tensor_names(graph), *ir.get_subgraph_tensor_names(graph)}
     node_names = {str(node.name) for node in graph.graph}

@@ -463,7 +463,7 @@ def _make_lut_widening(
         REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker"
     )
     requant.outputs[0].shape = source.shape
-    requant.outputs[0].type = ir.make_tensor_type(np.dtype(np.int16))
+    requant.outputs[0].type = ir.TensorType(ir.DataType.INT16)
     attrs = REQUANT.make_qparams_attributes(Affine(scale), Affine(scale * 256, 16))
     packer_attributes = conversion.target.node_attributes.get("", {})
     _rewrite_node(requant, "thinker", REQUANT.name, {**attrs, **packer_attributes})

@@ -78,7 +78,7 @@ def extract_chip_nodes(graph: ir.Model, indices: Collection[int], target: Target
     target
         The chip; the part gets its opset.
     """
-    part = ir.clone(graph)
+    part = graph.clone()
     part_graph = part.graph
     nodes = [node for index, node in enumerate(part_graph) if index in indices]
     inside = {id(node) for node in nodes}

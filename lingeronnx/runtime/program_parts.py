@@ -154,7 +154,7 @@ def _with_packed_outputs(graph: ir.Model) -> ir.Model:
     outputs = order_packed_outputs(graph.graph.outputs)
     if all(ours is theirs for ours, theirs in zip(graph.graph.outputs, outputs, strict=True)):
         return graph
-    part = ir.clone(graph)
+    part = graph.clone()
     part.graph.outputs[:] = order_packed_outputs(part.graph.outputs)
     return part
 

@@ -78,7 +78,7 @@ def apply_fixed_inputs(model: ir.Model, integer_model: ir.Model) -> ir.Model:
     }
     if not fixed:
         return model
-    changed_model = ir.clone(model)
+    changed_model = model.clone()
     fix_inputs(changed_model, fixed)
     return changed_model
 

@@ -542,7 +542,7 @@ class Target:
         """
         from ..ir import ir
 
-        model, rewrites = self.vendor.run_backend_passes(ir.clone(graph), self)
+        model, rewrites = self.vendor.run_backend_passes(graph.clone(), self)
         ir.assign_node_names(model)
         return model, rewrites
 
@@ -553,9 +553,7 @@ class Target:
         Notes are on operators that have another meaning there. Raises ModelError if the target does
         not support the domain, or an operator has no counterpart.
         """
-        from ..ir import ir
-
-        copy = ir.clone(graph)
+        copy = graph.clone()
         return copy, self.vendor.convert_dialect(copy, domain, self)
 
     def with_safe_names(self, graph: ir.Model, names: NameMapping | None = None) -> ir.Model:

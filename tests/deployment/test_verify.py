@@ -369,7 +369,7 @@ def test_names(device, clean, digits, tmp_path):
     """
     graph, x = digits
     long = "a/very/" + "long" * 20
-    other = ir.clone(graph)
+    other = graph.clone()
     ir.rename(other, {POOL: long, ADD: "Scale:of@add"}, {})
     shown = {
         {POOL: long, ADD: "scale_of_add"}.get(name, name): a

@@ -38,7 +38,7 @@ def test_the_same_function(target, group, bias, attributes):
     model = net(group, 4 * group, bias, **attributes)
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
-    want = run(ir.clone(model), feed)
+    want = run(model.clone(), feed)
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
     rewrite = groups.split_conv_transpose_groups(model, node, target)
     assert rewrite == (f"transposed convolution split into its {group} groups", "exact")

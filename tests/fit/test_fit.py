@@ -122,7 +122,7 @@ def test_split_kernel(shape, weight, attributes, expected_ops):
 
 def assert_split(model, expected_ops):
     """Legalize for venus; if given, `expected_ops` are the operators in any order."""
-    copy = ir.clone(model)
+    copy = model.clone()
     trace_shapes(copy, {name: array[:1] for name, array in feeds(copy).items()})
     legalize_graph(copy, VENUS)
     assert expected_ops is None or sorted(ops(copy)) == sorted(expected_ops)

@@ -30,7 +30,7 @@ def front(
 def both(model, x, target=ARCS):
     """Return the descriptions of the rewrites, and y of the model before and after them."""
     trace_shapes(model, {"x": x[:1]})
-    before = ir.clone(model)
+    before = model.clone()
     descriptions = [rewrite.what for rewrite in legalize_graph(model, target)]
     assert legalize_graph(model, target) == []
     want, have = (_run_float(m, x) for m in (before, model))

@@ -88,7 +88,7 @@ def test_phases_are_the_transposed_convolution(kernel, stride, pads, extra, dila
     model = build_transposed_conv(kernel, stride, pads, extra, dilation, size=size, bias=bias)
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
-    before = ir.clone(model)
+    before = model.clone()
     fitted = legalize_graph(model, VENUSA)
     assert any("phases" in entry.what for entry in fitted)
     assert "ConvTranspose" not in {node.op_type for node in model.graph}
@@ -152,7 +152,7 @@ def test_the_sum_is_the_long_kernel(target):
     model = long_kernel(9)
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
-    before = ir.clone(model)
+    before = model.clone()
     (entry,) = legalize_graph(model, target)
     assert entry.what == "kernel 9 split into 2 that are added (5, 4)"
     assert entry.cost == "1 more rounding of half a step at most"

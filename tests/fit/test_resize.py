@@ -84,7 +84,7 @@ def test_nearest_keeps_every_element(factors, size):
         "nearest_mode": "floor",
     }
     model = build_resize(factors, size, **settings_)
-    before = ir.clone(model)
+    before = model.clone()
     rewrites = legalize_graph(model, VENUS)
     assert [(f.node, f.cost) for f in rewrites] == [("resize", "exact")]
     assert {node.op_type for node in model.graph} == {"Conv", "Reshape", "Concat", "Relu"}
@@ -98,7 +98,7 @@ def test_nearest_keeps_every_element(factors, size):
 def test_linear_by_two_is_a_filter(target, factors, mode):
     """Also where the platform has a Resize: it takes the nearest element only."""
     model = build_resize(factors, mode="linear", coordinate_transformation_mode=mode)
-    before = ir.clone(model)
+    before = model.clone()
     assert [f.node for f in legalize_graph(model, target)] == ["resize"]
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, tolerance=1e-6)
@@ -115,7 +115,7 @@ def test_linear_to_whole_parts_is_a_filter_that_moves(target, strides, mode, cou
     size = tuple(stride * count for stride in strides)
     factors = tuple(1 / stride for stride in strides)
     model = build_resize(factors, size, mode="linear", coordinate_transformation_mode=mode)
-    before = ir.clone(model)
+    before = model.clone()
     assert "resize" in {f.node for f in legalize_graph(model, target)}
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, size, tolerance=1e-6)
@@ -186,7 +186,7 @@ def test_the_last_one_is_left_to_the_host():
 def test_linear_to_any_size_is_a_product_for_each_axis(size, results, mode):
     """Law: the float function stays, whatever the sizes and coordinates."""
     model = build_resize_to(size, results, coordinate_transformation_mode=mode, mode="linear")
-    before = ir.clone(model)
+    before = model.clone()
     rewrites = legalize_graph(model, VENUS)
     assert rewrites
     assert "Resize" not in {node.op_type for node in model.graph}

@@ -222,5 +222,5 @@ def test_unknown_sizes_stay():
     make, row, _ = OWN["split-max-pool"]
     model, node = build_and_trace(make)
     for value in (node.inputs[0], node.outputs[0]):
-        value.shape = ir.make_shape(["N", 3, None, None])
+        value.shape = ir.Shape(["N", 3, None, None])
     assert STEPS["split-max-pool"](model, node, row) is None

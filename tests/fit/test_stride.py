@@ -42,7 +42,7 @@ def legalize_and_run(model, row):
     """Return the float outputs before and after legalization, and the rewrites."""
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
-    before = ir.clone(model)
+    before = model.clone()
     rewrites = legalize_graph(model, row)
     (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run(feed)) for m in (before, model))
     return want, have, rewrites

@@ -34,7 +34,7 @@ def normalize_and_legalize(model, row):
         graph,
         {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)},
     )
-    after = ir.clone(graph)
+    after = graph.clone()
     return graph, after, legalize_graph(after, get_target(row))
 
 

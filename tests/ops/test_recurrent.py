@@ -165,7 +165,7 @@ def test_square_input(direction, steps, width):
     linear = [node.outputs[0].name for node in found.graph.graph if node.op_type == "LinearInt"]
     same = [name for name in linear if name.endswith("_same")]  # behind one, for the packer's sake
     assert (len(same), len(linear) - len(same)) == (1, 0 if steps == width else len(layers))
-    plain = ir.clone(found.graph)
+    plain = found.graph.clone()
     taps = {name: array for name, array, _ in Session(plain).taps({"x": x[:2]})}
     result = ir.producer(found.graph.graph.outputs[0]).inputs[0].name
     want = [_unpadded(node, taps, steps, width) for node in layers]

@@ -60,7 +60,7 @@ def test_a_fallback_of_channels_last(name):
     left = [op for op in ops(model) if op != "Transpose"]
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
-    count = changes(cancel_transposes, ir.clone(model))
+    count = changes(cancel_transposes, model.clone())
     assert count >= 2
     check_pass_fires(graph(text, **arrays), cancel_transposes, count, left, atol=1e-6)
 
@@ -198,7 +198,7 @@ def test_a_tensor_read_twice_keeps_its_transpose_for_the_outside():
         {LAST} z = Relu(t) s = Neg(z) u = Neg(s) v = {FIRST}(u) y = Neg(v) }}"""
     model = graph(text)
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
-    count = changes(cancel_transposes, ir.clone(model))
+    count = changes(cancel_transposes, model.clone())
     after = check_pass_fires(
         graph(text), cancel_transposes, count, ["Relu", "Transpose", "Neg", "Neg", "Neg"], atol=0
     )

@@ -106,7 +106,7 @@ def _agrees(model, platform, seed=3):
         {"x": np.random.default_rng([seed, n]).standard_normal(one).astype(np.float32)}
         for n in range(24)
     ]
-    found = lo.quantize(ir.clone(model), data[:16], platform=platform, effort="fast")
+    found = lo.quantize(model.clone(), data[:16], platform=platform, effort="fast")
     session, source = lo.Session(found.graph), FloatRunner(model, ["y"])
     pairs = [(next(iter(source.run(feed)))[1], session.run(["y"], feed)[0]) for feed in data[16:]]
     noise = sum(float(((a - b) ** 2).sum()) for a, b in pairs)
@@ -146,7 +146,7 @@ def test_what_is_made_anew_is_known_by_itself():
     want = next(iter(FloatRunner(model, ["y"]).run(feed)))[1]
     for _ in range(4):
         gc.collect()
-        graph = lo.quantize(ir.clone(model), [feed], platform="generic", effort="fast").float_graph
+        graph = lo.quantize(model.clone(), [feed], platform="generic", effort="fast").float_graph
         np.testing.assert_allclose(
             next(iter(FloatRunner(graph, ["y"]).run(feed)))[1], want, atol=1e-5
         )

@@ -100,8 +100,8 @@ def test_channels_are_seen_alike_in_pieces():
     parts = partition_graph(model, VENUS, {})
     pieces = list(Data(feed, get_input_specs(model)).split_feeds(feed, 5))
     assert [len(part["x"]) for part in pieces] == [5, 5, 2]
-    whole = equalize_channels(parts.with_graph(ir.clone(model)), [feed])
-    split = equalize_channels(parts.with_graph(ir.clone(model)), pieces)
+    whole = equalize_channels(parts.with_graph(model.clone()), [feed])
+    split = equalize_channels(parts.with_graph(model.clone()), pieces)
     assert whole.keys() == split.keys() != set()
     for name, factor in whole.items():
         np.testing.assert_allclose(split[name], factor, rtol=1e-4)

@@ -148,7 +148,7 @@ def test_a_layer_that_was_changed_since_is_found(tmp_path):
     model = nets.plain()
     data = nets.samples(model, 48)
     made = lo.quantize(model, data, platform="venus", effort="fast")
-    graph = ir.clone(made.graph)
+    graph = made.graph.clone()
     conv = next(node for node in graph.graph if node.op_type == "Conv2dInt")
     bias = ir.const_value(conv.inputs[2]).copy()
     bias[1] += 4000
@@ -183,7 +183,7 @@ def test_tables_and_texts_name_nodes_and_modules(tmp_path):
         node.name = f"/block{number}/op/{node.op_type}"
     data = nets.samples(model, 24)
     made = lo.quantize(model, data, platform="venus", effort="fast")
-    graph = ir.clone(made.graph)
+    graph = made.graph.clone()
     conv = next(node for node in graph.graph if node.op_type == "Conv2dInt")
     ir.set_constant_input(graph, conv, 2, ir.const_value(conv.inputs[2]) + 4000, "spoiled")
     lo.compare(model, graph, data, tmp_path)

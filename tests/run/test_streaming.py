@@ -335,7 +335,7 @@ def test_wrong_names():
 def test_unknown_size_of_a_state():
     """Zeros need a size."""
     model = streaming("GRU")
-    model.graph.inputs[1].shape = ir.make_shape([1, "N", "H"])
+    model.graph.inputs[1].shape = ir.Shape([1, "N", "H"])
     with pytest.raises(DataError, match="unknown size"):
         Session(model).stream(STATES["GRU"]).run(None, {"x": chunks()[0]})
 

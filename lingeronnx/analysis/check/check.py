@@ -180,7 +180,7 @@ def _check_float(
     fitted: list[AppliedRewrite] = []
     remaining, fitted_model = violations, model
     if violations:
-        fitted_model = ir.clone(model)
+        fitted_model = model.clone()
         fitted = legalize_graph(fitted_model, target)
         if fitted:
             remaining, host_nodes = _float_violations(fitted_model, target)

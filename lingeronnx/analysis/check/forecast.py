@@ -116,7 +116,7 @@ def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Mode
     The upper bound is then that of the saturating integers; the factor that `quantize` moves into
     adjacent weights for that is left out, because placeholder scales need not follow it.
     """
-    copy = ir.clone(model)
+    copy = model.clone()
     for node in list(copy.graph):
         if str(node.name) in clips:
             relu = ir.make_node(

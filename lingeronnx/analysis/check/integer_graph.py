@@ -37,9 +37,9 @@ def check_integer(model: ir.Model, target: Target) -> Check:
     A platform whose nodes must carry the attribute `platform` gets one more violation, at the first
     node, if no node has it.
     """
-    model = ir.clone(model)
+    model = model.clone()
     for value, shape in infer_shapes(model).items():
-        value.shape = ir.make_shape(shape)
+        value.shape = ir.Shape(shape)
     checker = _GraphChecker(model, target)
     for node in model.graph:
         checker.check_node(node)

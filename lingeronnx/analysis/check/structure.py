@@ -161,7 +161,7 @@ def _live_node_ids(model: ir.Model) -> set[int]:
         pending += [ir.producer(value) for value in node.inputs]
         for attribute in node.attributes.values():
             for subgraph in ir.get_subgraphs(attribute):
-                for inner in ir.iter_nodes_recursive(subgraph):
+                for inner in subgraph.all_nodes():
                     pending += [ir.producer(value) for value in inner.inputs]
     return live_ids
 

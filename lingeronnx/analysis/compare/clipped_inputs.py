@@ -47,7 +47,7 @@ def duplicate_with_clipped_inputs(
     names : dict of str to str
         Original tensor by the name of the tensor of the second copy.
     """
-    model, second = ir.clone(graph), ir.clone(graph)
+    model, second = graph.clone(), graph.clone()
     used_names = ir.get_tensor_names(model)
     values = (*ir.iter_values(model), *model.graph.initializers.values(), *model.graph.inputs)
     first_copy = {str(value.name): value for value in values}

@@ -138,7 +138,7 @@ def iter_constants(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
     for name, value in model.graph.initializers.items():
         if value.const_value is not None:
             yield str(name), value.const_value.numpy()
-    for node in ir.iter_nodes_recursive(model.graph):
+    for node in model.graph.all_nodes():
         if node.op_type == "Constant" and not node.domain and "value" in node.attributes:
             yield ir.output_name(node), np.asarray(ir.get_attr(node, "value"))
 

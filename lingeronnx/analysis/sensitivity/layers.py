@@ -92,7 +92,7 @@ def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
     Nodes that come from one node of the user's model are one operator, with its name and type.
     Operators that only move data, and those for which nothing is rounded, are left out.
     """
-    user_nodes = {str(node.name): node for node in ir.iter_nodes_recursive(planned.original.graph)}
+    user_nodes = {str(node.name): node for node in planned.original.graph.all_nodes()}
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
     for node, op in planned.partition.integer_nodes:
         if not op.is_data_movement and not op.preserves_integers:

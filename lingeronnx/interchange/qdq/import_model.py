@@ -84,9 +84,9 @@ def is_quantized(model: ir.Model) -> bool:
 
 def _iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield the nodes of `model`, of its subgraphs and of all its functions."""
-    yield from ir.iter_nodes_recursive(model.graph)
+    yield from model.graph.all_nodes()
     for function in model.functions.values():
-        yield from ir.iter_nodes_recursive(function)
+        yield from function.all_nodes()
 
 
 def import_quantized_model(model: ir.Model) -> ImportedQuantization:
@@ -108,7 +108,7 @@ def import_quantized_model(model: ir.Model) -> ImportedQuantization:
         If activation scales are computed at run time, if nodes compute with integers, or if the
         model is malformed.
     """
-    return _ModelImporter(ir.clone(model)).run()
+    return _ModelImporter(model.clone()).run()
 
 
 class _IntegerTensor(NamedTuple):
@@ -172,8 +172,8 @@ class _ModelImporter:
                     "computed at run time and not stored; use the original float model"
                 )
         for function in model.functions.values():
-            if any(node.op_type in (_Q, _DQ) for node in ir.iter_nodes_recursive(function)):
-                ir.inline_functions(model)
+            if any(node.op_type in (_Q, _DQ) for node in function.all_nodes()):
+                ir.InlinePass()(model)
                 break
         ir.lift_constants(model)
         self.exact_scales = ir.read_json_metadata(model, SCALES_KEY)
@@ -399,7 +399,7 @@ class _ModelImporter:
         name = str(out.name)
         out.name = ir.unique_tensor_name(self.model, f"{name}_gone")
         value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
-        ir.replace_all_uses(out, value)
+        out.replace_all_uses_with(value, replace_graph_outputs=True)
         if qparams.bits <= 16:
             self.weights[value] = qparams
 
@@ -409,7 +409,7 @@ class _ModelImporter:
         `real` then takes that name; a graph input or output is copied by an Identity first.
         """
         if not out.is_graph_output():
-            ir.replace_all_uses(out, real)
+            out.replace_all_uses_with(real, replace_graph_outputs=True)
             return
         name = str(out.name)
         if real.is_graph_input() or real.is_graph_output():
@@ -419,7 +419,7 @@ class _ModelImporter:
             self.model.graph.insert_before(node, identity)
             real = identity.outputs[0]
         out.name = ir.unique_tensor_name(self.model, f"{name}_gone")
-        ir.replace_all_uses(out, real)
+        out.replace_all_uses_with(real, replace_graph_outputs=True)
         real.name, real.type = name, ir.TensorType(ir.DataType.FLOAT)
         real.shape = real.shape if real.shape is not None else out.shape
 
@@ -462,7 +462,7 @@ class _ModelImporter:
         value = add("Mul", [value, add_constant(float(np.ravel(step)[0]), "step")], "real")
         value.shape, value.type = node.outputs[0].shape, ir.TensorType(ir.DataType.FLOAT)
         self.model.graph.insert_before(node, new_nodes)
-        ir.replace_all_uses(node.outputs[0], value)
+        node.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
         self.activations[value] = qparams
 
     def _move_real_values(self, node: ir.Node) -> None:

@@ -94,7 +94,7 @@ def write_qdq(model: ir.Model) -> QdqGraph:
     ModelError
         If an operator has no counterpart in standard ONNX.
     """
-    return QdqWriter(ir.clone(model)).run()
+    return QdqWriter(model.clone()).run()
 
 
 @dataclass
@@ -139,7 +139,7 @@ class QdqWriter:
             self.inferred_shapes = infer_shapes(self.model)
         functions = self.model.functions.values()
         if any(function.domain == ir.FUNCTION_DOMAIN for function in functions):
-            ir.inline_functions(self.model)
+            ir.InlinePass()(self.model)
         self.held: dict[ir.Value, _HeldTensor] = {}
         self.integer_values: set[ir.Value] = set()
         self.unsigned = False
@@ -410,7 +410,7 @@ class QdqWriter:
             new = added[0].outputs[0]
         new.name, new.shape, new.type = old.name, old.shape, ir.TensorType(ir.DataType.FLOAT)
         self.renamed_values.add(new)
-        ir.replace_all_uses(old, new)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
         return added
 
     def _append_quantize(

@@ -159,7 +159,7 @@ class _PartTrial:
         """
         names = build_safe_names(graph)
         has_safe_names = not (names.tensors or names.nodes)
-        part = apply_file_names(ir.clone(graph), names)
+        part = apply_file_names(graph.clone(), names)
         objective = get_objective(graph)
         external = select_fastest_arguments(part, target)
         if not external.verdict.is_chip_ready:  # it is not packed

@@ -280,7 +280,7 @@ def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
         domain=node.domain,
         like=result,
     )
-    convolution.outputs[0].shape = ir.make_shape([1, result_shape[1], result_shape[3], 1])
+    convolution.outputs[0].shape = ir.Shape([1, result_shape[1], result_shape[3], 1])
     shape_constant = ir.add_initializer(
         graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(result_shape, np.int64)
     )
@@ -291,7 +291,7 @@ def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
         output=f"{name}_line",
         like=result,
     )
-    reshape.outputs[0].shape = ir.make_shape(result_shape)
+    reshape.outputs[0].shape = ir.Shape(result_shape)
     ir.replace_nodes(graph, [node], [convolution, reshape])
 
 
@@ -524,7 +524,7 @@ def _insert_after(
     inserted = ir.make_node(
         op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0]
     )
-    inserted.outputs[0].shape = ir.make_shape([1, *shape[1:]])
+    inserted.outputs[0].shape = ir.Shape([1, *shape[1:]])
     graph.graph.insert_after(node, inserted)
     return inserted.outputs[0]
 

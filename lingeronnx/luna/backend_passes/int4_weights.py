@@ -349,7 +349,7 @@ def _insert_transpose(
         output=name,
         like=value,
     )
-    transpose.outputs[0].shape = ir.make_shape(list(shape))
+    transpose.outputs[0].shape = ir.Shape(list(shape))
     graph.graph.insert_before(node, transpose)
     return transpose.outputs[0]
 
@@ -386,7 +386,7 @@ def _convert_conv1d_to_conv2d(graph: ir.Model, node: ir.Node) -> ir.Node:
         output=ir.unique_tensor_name(graph, f"{base_name}_image"),
         like=source,
     )
-    unsqueeze.outputs[0].shape = ir.make_shape(list(geometry.input_shape))
+    unsqueeze.outputs[0].shape = ir.Shape(list(geometry.input_shape))
     weight_2d = ir.add_initializer(
         graph,
         ir.unique_tensor_name(graph, f"{weight.name}_image"),
@@ -408,7 +408,7 @@ def _convert_conv1d_to_conv2d(graph: ir.Model, node: ir.Node) -> ir.Node:
         domain=node.domain,
         like=result,
     )
-    convolution.outputs[0].shape = ir.make_shape(list(geometry.result))
+    convolution.outputs[0].shape = ir.Shape(list(geometry.result))
     squeeze = ir.make_node(
         SQUEEZE.name,
         [convolution.outputs[0]],

@@ -315,6 +315,6 @@ def _insert_partial_linear(graph: ir.Model, node: ir.Node, start: int, end: int)
     )
     part.attributes.update(node.attributes)
     part_outputs = (ir.get_shape(constants[0]) or (0,))[0]
-    part.outputs[0].shape = ir.make_shape([*(result.shape or ())[:-1], part_outputs])
+    part.outputs[0].shape = ir.Shape([*(result.shape or ())[:-1], part_outputs])
     graph.graph.insert_before(node, part)
     return part.outputs[0]

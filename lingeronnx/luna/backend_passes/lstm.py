@@ -105,7 +105,7 @@ def _insert_identity_linear(
         domain="thinker",
         like=source,
     )
-    linear.outputs[0].shape = ir.make_shape(list(output_shape))
+    linear.outputs[0].shape = ir.Shape(list(output_shape))
     graph.graph.insert_after(node, linear)
     return linear
 

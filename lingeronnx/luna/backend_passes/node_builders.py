@@ -97,7 +97,7 @@ def make_slice(
     )
     shape = list(ir.get_shape(value) or ())
     shape[axis] = end - start
-    slice_node.outputs[0].shape = ir.make_shape(shape)
+    slice_node.outputs[0].shape = ir.Shape(shape)
     return slice_node
 
 
@@ -129,7 +129,7 @@ def make_concat(
     )
     shape = list(parts[0].shape or ())
     shape[axis] = sum(int((ir.get_shape(part) or ())[axis] or 0) for part in parts)
-    concat.outputs[0].shape = ir.make_shape(shape)
+    concat.outputs[0].shape = ir.Shape(shape)
     return concat
 
 
@@ -312,6 +312,6 @@ def _insert_node(
         domain="" if op_type == RESHAPE.name else "thinker",
         like=value,
     )
-    node.outputs[0].shape = ir.make_shape(list(shape))
+    node.outputs[0].shape = ir.Shape(list(shape))
     graph.graph.insert_before(before, node)
     return node.outputs[0]

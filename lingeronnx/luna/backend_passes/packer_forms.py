@@ -39,7 +39,7 @@ def flatten_single_position_muls(graph: ir.Model, target: Target) -> list[Applie
             domain=node.domain,
             like=output,
         )
-        product.outputs[0].shape = ir.make_shape(shape[:2])
+        product.outputs[0].shape = ir.Shape(shape[:2])
         graph.graph.insert_before(node, product)
         image = insert_reshape(
             graph, product.outputs[0], shape, f"{output.name}_image", node, used_names

@@ -46,7 +46,7 @@ def run_backend_passes(
     rewritten, rewrites = _CACHE.get_or_compute(
         key_bytes, target, lambda: _run_passes(graph, target)
     )
-    return ir.clone(rewritten), rewrites
+    return rewritten.clone(), rewrites
 
 
 def _run_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:

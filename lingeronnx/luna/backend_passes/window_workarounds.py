@@ -328,6 +328,6 @@ def _insert_part(
     copy.attributes.update(node.attributes)
     if node.op_type == CONV2D.name:
         ir.set_attr(copy, "group", shape[1])
-    copy.outputs[0].shape = ir.make_shape(shape)
+    copy.outputs[0].shape = ir.Shape(shape)
     graph.graph.insert_before(before, copy)
     return copy.outputs[0]

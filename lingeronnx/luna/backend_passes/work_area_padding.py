@@ -92,7 +92,7 @@ def _apply_first_safe_fix(
     if len(finders) > 1:
         candidates.append(finders)
     for candidate in candidates:
-        trial = ir.clone(graph)
+        trial = graph.clone()
         _apply_fixes(trial, target, candidate)
         if _is_safe(trial, target):
             return _apply_fixes(graph, target, candidate)
@@ -339,7 +339,7 @@ def _insert_reshape(
     """
     constants = {"shape": np.array(shape, np.int64)}
     output = _insert_node(graph, RESHAPE.name, value, constants, {}, base_name, before)
-    output.shape = ir.make_shape(list(shape))
+    output.shape = ir.Shape(list(shape))
     return output
 
 

@@ -384,7 +384,7 @@ class _UnrolledLayerBuilder:
         if old.is_graph_output() or not new.name:
             old.name = ir.unique_tensor_name(self.model, f"{name}_layer")
             new.name = name
-        ir.replace_all_uses(old, new)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
 def _sample_shape(value: ir.Value) -> list[int]:

@@ -425,7 +425,7 @@ def run_entry_passes(
     """
     failed_passes: dict[str, str] = {}
     while True:
-        copy = ir.clone(model)
+        copy = model.clone()
         try:
             changes = run_passes(ENTRY_PASSES, copy, observer, failed_passes)
         except PassError as error:

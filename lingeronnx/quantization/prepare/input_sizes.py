@@ -43,7 +43,7 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
         else:
             dims = [_substitute_symbol(dim, symbol_sizes) for dim in value.shape or ()]
         if dims:
-            value.shape = ir.make_shape(dims)
+            value.shape = ir.Shape(dims)
 
 
 def _collect_symbol_sizes(
@@ -178,7 +178,7 @@ def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:
         dims: list[int | str] = list(array.shape)
         if axis is not None and (not shape or shape[axis] is None):
             dims[axis] = "N"
-        value.shape = ir.make_shape(dims)
+        value.shape = ir.Shape(dims)
         sample_shape = [dim for i, dim in enumerate(array.shape) if i != axis]
         notes.append(
             f"input '{name}' has dynamic dimensions; using {sample_shape} per sample from the "

@@ -264,7 +264,7 @@ def prepare_model(
     else:
         imported, import_notes = _import_encodings(encodings, loaded)
     if imported is not None:
-        loaded = ir.clone(imported.graph)
+        loaded = imported.graph.clone()
         conf = conf if conf.requantize else adapt_config_to_import(conf, target, imported)
     set_batch_axes(loaded, conf.batch_axis)
     set_input_shapes(loaded, conf.input_shape)
@@ -584,7 +584,7 @@ def normalize_model(
             "represents"
         )
     if input_shape or fix:
-        model = ir.clone(model)
+        model = model.clone()
     fixed = fix_inputs(model, fix)
     set_input_shapes(model, input_shape)
     original, _, pass_notes = _accept_model(model)

@@ -108,7 +108,7 @@ class Rewriter:
         instead.
         """
         while True:
-            graph = ir.clone(self._original)
+            graph = self._original.clone()
             selectors = Selectors(self._original, graph)
             try:
                 return RewriteResult(graph, selectors, self._rewrite(graph, selectors, observer))
@@ -132,7 +132,7 @@ class Rewriter:
         source = self._source
         assert source is not None
         try:
-            graph = ir.clone(self._original)
+            graph = self._original.clone()
             observer = self._make_output_observer(source)
             self._rewrite(graph, Selectors(self._original, graph), observer)
         except _BrokenPass as broken:
@@ -178,7 +178,7 @@ class Rewriter:
         names the pass.
         """
         names = [str(value.name) for value in self._original.graph.outputs]
-        before = ir.clone(self._original)
+        before = self._original.clone()
 
         def observe(pass_run: PassRun, graph: ir.Model) -> None:
             """Raise `_BrokenPass` if a pass that changed the graph also changed its outputs.
@@ -193,7 +193,7 @@ class Rewriter:
             except (OutputChangedError, ModelError) as error:
                 location = self._first_changed_node(before, graph)
                 raise _BrokenPass(pass_run.name, f"{error}{location}") from error
-            before = ir.clone(graph)
+            before = graph.clone()
 
         return observe
 
@@ -241,9 +241,7 @@ def check_deterministic(
 
     The runs are only made if `model` has random operators.
     """
-    if not any(
-        node.op_type in float_ops.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)
-    ):
+    if not any(node.op_type in float_ops.RANDOM_OPS for node in model.graph.all_nodes()):
         return
     names = [str(value.name) for value in model.graph.outputs]
     first_run = {name: array for name, array, _ in source.run(feed, names)}

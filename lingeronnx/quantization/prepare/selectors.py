@@ -98,7 +98,7 @@ def select_nodes(model: ir.Model, selector: str) -> list[ir.Node]:
         If nothing matches.
     """
     # Nodes of branches and loops are included: they become part of the graph.
-    nodes = list(ir.iter_nodes_recursive(model.graph))
+    nodes = list(model.graph.all_nodes())
     if selector.startswith("type:"):
         return _select_by_type(nodes, selector)
     if selector.endswith("..") and len(selector) > 2:

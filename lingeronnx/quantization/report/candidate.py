@@ -76,7 +76,7 @@ class ChipGraph:
     def _graph_and_rewrites(self) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Both results of the passes; a copy without rewrites if there are several parts."""
         if is_split_into_parts(self.planned):
-            return ir.clone(self.lowered), ()
+            return self.lowered.clone(), ()
         return self.planned.target.run_backend_passes(self.lowered)
 
     def check_integers(self) -> IntegerCheck:

@@ -43,7 +43,7 @@ def build_fake_quantized_graph(
     user_names : dict of str to str
         Tensor of the copy -> the tensor of `graph` that it represents.
     """
-    copy = ir.clone(graph)
+    copy = graph.clone()
     qparams = {name: q for name, q in plan.tensors.items() if only is None or name in only}
     user_names = {str(v.name): str(v.name) for v in ir.iter_values(copy) if v.name not in qparams}
     for name, rounded in _insert_fake_quant(copy, qparams).items():
@@ -77,7 +77,7 @@ def split_at_tensors(
     user_names : dict of str to str
         Computed tensor of the copy, rounded if it is in the plan -> the tensor it represents.
     """
-    copy = ir.clone(graph)
+    copy = graph.clone()
     user_names = {
         str(v.name): str(v.name) for v in ir.iter_values(copy) if v.name not in plan.tensors
     }

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...ir import ir
 from ...runtime.data import Progress
 from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ...runtime.runners import FloatRunner
@@ -81,7 +80,7 @@ def calibrate_model(
         reused for tensors whose factors are the same.
     """
     target, conf = prepared.target, prepared.conf
-    partition = prepared.parts.with_graph(ir.clone(prepared.graph))
+    partition = prepared.parts.with_graph(prepared.graph.clone())
     batch_size = choose_batch_size(bytes_per_sample(partition.graph), conf.batch, conf.budget)
     factors: Mapping[str, np.ndarray] = {}
     notes: list[str] = []

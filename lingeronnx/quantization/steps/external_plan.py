@@ -39,7 +39,7 @@ def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
     ConstraintError
         As `Partition.build` and `legalize`.
     """
-    graph, target = ir.clone(prepared.graph), prepared.target
+    graph, target = prepared.graph.clone(), prepared.target
     host_reasons = _insert_planned_host_scaling(plan, graph, target)
     _check_names(plan, graph)
     _check_values(plan, graph, target)

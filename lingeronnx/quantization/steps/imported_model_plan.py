@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...interchange.qdq.import_model import ImportedQuantization
-from ...ir import ir
 from ...ir.plan import Affine
 from ...ir.plan.synthetic_calibration import is_synthetic
 from ...runtime.data import Progress
@@ -64,7 +63,7 @@ def plan_imported_model(
         Callback for progress messages.
     """
     target, conf = prepared.target, prepared.conf
-    partition = prepared.parts.with_graph(ir.clone(prepared.graph))
+    partition = prepared.parts.with_graph(prepared.graph.clone())
     shared = group_shared_scales(partition, target)
     missing = [
         group.tensors[-1]

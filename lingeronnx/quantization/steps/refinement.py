@@ -55,7 +55,7 @@ def refine_weights(
     if not planned.prepared.recipe.refines_weights or planned.weights_fixed:
         return planned.graph
     options = options or RefinementOptions()
-    copy = ir.clone(planned.graph)
+    copy = planned.graph.clone()
     partition, plan = planned.partition.with_graph(copy), planned.plan
     unchanged: set[str] = set()
     if previous is not None:

@@ -47,7 +47,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         Its calibration.
     """
     target, conf = prepared.target, prepared.conf
-    partition = observed.partition.with_graph(ir.clone(observed.partition.graph))
+    partition = observed.partition.with_graph(observed.partition.graph.clone())
     shared, policy = observed.shared, resolve_scale_policy(prepared, partition)
     host_reasons, equal_tensors = insert_host_scaling(
         partition, shared, observed.stats, target, policy

@@ -63,7 +63,7 @@ def iter_read_values(node: ir.Node) -> Iterator[ir.Value | None]:
     for attribute in node.attributes.values():
         if attribute.type != ir.AttributeType.GRAPH:
             continue
-        for inner_node in list(ir.iter_nodes_recursive(attribute.value)):
+        for inner_node in list(attribute.value.all_nodes()):
             for value in inner_node.inputs:
                 if value is not None and _get_owning_graph(value) is node.graph:
                     yield value
@@ -164,7 +164,7 @@ def extract_submodel(
         Constant inputs of the nodes, by name.
     """
     graph = onnx.GraphProto(name="island")
-    graph.node.extend(ir.node_proto(node) for node in nodes)
+    graph.node.extend(ir.serialize_node(node) for node in nodes)
     graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
     )
@@ -178,7 +178,7 @@ def extract_submodel(
         if domain in domains:
             proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
     for function in model.functions.values():
-        proto.functions.append(ir.function_proto(function))
+        proto.functions.append(ir.serialize_function(function))
     return proto
 
 

@@ -25,7 +25,7 @@ class TailRunner:
 
         Raises ModelError if onnxruntime does not support the model.
         """
-        model = ir.clone(tail.model)
+        model = tail.model.clone()
         for value in model.graph.inputs:
             value.shape = None
         self._runner = FloatRunner(model)

@@ -95,7 +95,7 @@ def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
         if first == name:
             continue
         if first in model.graph.initializers:
-            ir.replace_all_uses(value, model.graph.initializers[first])
+            value.replace_all_uses_with(model.graph.initializers[first], replace_graph_outputs=True)
             del model.graph.initializers[name]
         else:
             ir.rename_initializer(model, value, first)
@@ -296,7 +296,7 @@ def _assign_names(model: ir.Model, parameters: set[str], with_scopes: bool) -> d
     names = _NameGenerator(with_scopes)
     scopes: dict[str, str] = {}
     io_values = {*model.graph.inputs, *model.graph.outputs}
-    nodes = list(ir.iter_nodes_recursive(model.graph))
+    nodes = list(model.graph.all_nodes())
     for node in nodes:
         scope = _find_scope(node)
         node.name = names.make_name(scope, node.op_type)
@@ -364,7 +364,7 @@ def _strip_metadata(model: ir.Model) -> None:
     """
     io_values = {*model.graph.inputs, *model.graph.outputs}
     objects: list[Any] = [model, model.graph, *io_values, *model.graph.initializers.values()]
-    for node in ir.iter_nodes_recursive(model.graph):
+    for node in model.graph.all_nodes():
         objects.append(node)
         objects += node.outputs
         for value in node.outputs:
@@ -381,7 +381,7 @@ def sort_initializers(model: ir.Model) -> None:
     Each must be read by a node.
     """
     first_read: dict[ir.Value, int] = {}
-    for node in ir.iter_nodes_recursive(model.graph):
+    for node in model.graph.all_nodes():
         for value in node.inputs:
             if value is not None:
                 first_read.setdefault(value, len(first_read))

@@ -196,7 +196,7 @@ def _export_dynamo(
             f"{_get_first_line(_get_root_cause(error))}; try --exporter torchscript"
         ) from error
     graph = ir.convert_user_model(proto, "the result of torch's dynamo exporter")
-    for node in ir.iter_nodes_recursive(graph.graph):
+    for node in graph.graph.all_nodes():
         scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
         path = scopes[-2] if len(scopes) > 1 else ""  # the last one is the operator
         node.metadata_props[SCOPE_KEY] = _strip_root(path)
@@ -327,7 +327,7 @@ def _export_torchscript(
         graph = ir.load(path, "the result of torch's torchscript exporter")
     dump_text("\n".join(f"{node.op_type} {node.name}" for node in graph.graph) + "\n")
     paths = [name for name, _ in model.named_modules()]
-    for node in ir.iter_nodes_recursive(graph.graph):
+    for node in graph.graph.all_nodes():
         name = str(node.name)
         if name.startswith("/"):
             node.metadata_props[SCOPE_KEY] = _strip_root(_module_path(name.split("/")[1:-1], paths))

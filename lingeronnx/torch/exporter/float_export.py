@@ -408,7 +408,7 @@ def _declare_io(
         name = str(value.name)
         if value.uses():
             symbols = axes.get(name, {})
-            value.shape = ir.make_shape(
+            value.shape = ir.Shape(
                 [symbols.get(axis, size) for axis, size in enumerate(inputs[name].shape)]
             )
         else:
@@ -418,8 +418,8 @@ def _declare_io(
         if name not in used_inputs:
             notes.append(f"input '{name}' has no effect on the outputs and is removed")
     for value in graph.graph.outputs:
-        value.shape = ir.make_shape(outputs[str(value.name)])
-    ir.infer_shapes(graph)
+        value.shape = ir.Shape(outputs[str(value.name)])
+    ir.ShapeInferencePass()(graph)
     sort_initializers(graph)  # shape inference reorders large ones
 
 

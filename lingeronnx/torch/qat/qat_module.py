@@ -408,7 +408,7 @@ class QatModule(nn.Module):
             The names of the initializers to train, or None for all that integers are computed from.
         """
         super().__init__()
-        self.model, self.target = ir.clone(model), target
+        self.model, self.target = model.clone(), target
         self.partition = Partition.build(self.model, plan.floats, target)
         self._shapes = _get_sample_shapes(model, feed)
         self.plan = plan
@@ -486,7 +486,7 @@ class QatModule(nn.Module):
 
         The module's own parameters keep the values that they have in the graph.
         """
-        copy = ir.clone(self.model)
+        copy = self.model.clone()
         for name, tensor in self.substituted.items():
             ir.set_initializer_value(copy.graph.initializers[name], tensor.detach().cpu().numpy())
         return copy

@@ -59,7 +59,7 @@ class ComputedConstants:
         has no gradient, or if torch does not compute the same values as ONNX.
         """
         self._constants: dict[str, _ComputedConstant] = {}
-        original = ir.clone(graph)
+        original = graph.clone()
         values = {}
         for node in graph.graph:
             values.update({str(value.name): value for value in node.outputs})
@@ -77,7 +77,7 @@ class ComputedConstants:
                 continue
             new_name = ir.unique_tensor_name(graph, f"{parameter}_computed")
             initializer = ir.add_initializer(graph, new_name, expected)
-            ir.replace_all_uses(values[name], initializer)
+            values[name].replace_all_uses_with(initializer, replace_graph_outputs=True)
             self._constants[str(initializer.name)] = constant
         ir.remove_unused(graph)
 

@@ -398,7 +398,7 @@ def _rename_graph(
 
     Both mappings are old -> new; names may be exchanged.
     """
-    copy = ir.clone(graph)
+    copy = graph.clone()
     temporary: dict[str, str] = {}
     if not tensors.keys().isdisjoint(tensors.values()):
         # A new name is also an old one: rename in two steps.
@@ -439,7 +439,7 @@ def _without_dequants(model: QuantizedModel) -> QuantizedModel:
     Their consumers read the integers then. A graph output keeps its name, unless the integers are
     an output themselves.
     """
-    copy = ir.clone(model.graph)
+    copy = model.graph.clone()
     for node in list(copy.graph):
         if node.op_type != DEQUANT.name or node.domain != DEQUANT.domain:
             continue
@@ -447,7 +447,7 @@ def _without_dequants(model: QuantizedModel) -> QuantizedModel:
         output_name = None
         if result.is_graph_output() and not source.is_graph_output():
             output_name = str(result.name)
-        ir.replace_all_uses(result, source)
+        result.replace_all_uses_with(source, replace_graph_outputs=True)
         copy.graph.remove(node, safe=True)
         if output_name is not None:
             source.name = output_name
@@ -545,18 +545,18 @@ def _set_batch_dimensions(
     batch_axes
         Batch axis of each input, or None.
     """
-    copy = ir.clone(graph)
+    copy = graph.clone()
     for value in copy.graph.inputs:
         name, axis = str(value.name), batch_axes.get(str(value.name))
         if axis is not None:
             dims: list[Any] = list(ir.get_shape(value) or ())
             dims[axis] = axes.get(name, {}).get(axis, shapes[name][axis])
-            value.shape = ir.make_shape(dims)
+            value.shape = ir.Shape(dims)
     batch = _get_batch_dimension(axes, shapes, batch_axes)
     for value in copy.graph.outputs:
         labels = output_labels.get(str(value.name), {})
         dims = [batch if dim is None else dim for dim in ir.get_shape(value) or ()]
-        value.shape = ir.make_shape([labels.get(axis, dim) for axis, dim in enumerate(dims)])
+        value.shape = ir.Shape([labels.get(axis, dim) for axis, dim in enumerate(dims)])
     return copy
 
 

@@ -179,7 +179,7 @@ def copy_with_parameters(graph: ir.Model, arrays: Mapping[str, np.ndarray]) -> i
 
     Names that the graph lacks are ignored.
     """
-    copy = ir.clone(graph)
+    copy = graph.clone()
     load_checkpoint(copy, arrays, strict=False)
     return copy
 
@@ -457,7 +457,7 @@ def _get_transform_factors(planned: PlannedModel) -> dict[tuple[str, int], np.nd
     There is an entry for each constant input, elementwise and in its shape; 1 where nothing
     changes.
     """
-    ones = ir.clone(planned.graph)
+    ones = planned.graph.clone()
     for value in ones.graph.initializers.values():
         array = ir.const_value(value)
         if array is not None and array.dtype == np.float32:

@@ -291,7 +291,7 @@ def _insert_output_clamps(graph: ir.Model, limits: Mapping[str, float]) -> ir.Mo
     """
     if not limits:
         return graph
-    copy = ir.clone(graph)
+    copy = graph.clone()
     for value in [value for value in ir.iter_values(copy) if value.name in limits]:
         limit = np.array(limits[str(value.name)], np.float32)
         consumers = [(use.node, use.idx) for use in value.uses()]

@@ -209,7 +209,7 @@ def test_few_bits_of_channels_hide_no_layer_that_is_wrong(dense):
     first.
     """
     spoiled = inject_outlier_channel(dense, np.random.default_rng(0))
-    graph = ir.clone(spoiled.graph)
+    graph = spoiled.graph.clone()
     users = Session(graph).floats
     (relu,) = [
         node
@@ -233,7 +233,7 @@ def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
         model, graph = (
             (dense.model, dense.lowered) if spoiled is None else (spoiled.model, spoiled.graph)
         )
-        graph = ir.clone(graph)
+        graph = graph.clone()
         graph.metadata_props.pop(METADATA_KEY, None)
         findings = diagnose(join_tensors(*map(open_source, (model, graph)), dense.data), dense.data)
         assert not [finding for finding in findings if finding.order == 1]

@@ -22,7 +22,7 @@ def spoiled(graph, tensor):
     """Return the graph with the weight of the layer that writes `tensor` turned round, channel by
     channel.
     """
-    copy = ir.clone(graph)
+    copy = graph.clone()
     node = next(n for n in copy.graph if any(v.name == tensor for v in n.outputs))
     weight = ir.const_value(node.inputs[1])
     ir.set_initializer_value(node.inputs[1], np.ascontiguousarray(weight[::-1]))

@@ -338,7 +338,7 @@ def test_chips_refuse(chip):
         match=f"the plan has 8 scales for 'k0'; on {chip} a weight has one scale per tensor",
     ):
         nets.quantized(line(), platform=chip, plan=plan)
-    graph = ir.clone(result.graph)
+    graph = result.graph.clone()
     graph.metadata_props["lingeronnx.platform"] = chip
     with pytest.raises(
         lo.ModelError, match="scale_w is a list of 8; this target supports one scale per weight"
@@ -349,7 +349,7 @@ def test_chips_refuse(chip):
 def test_lists_where_none_belong():
     """A list of another length, and one in an operator that has no channels."""
     result = by_channel(line, effort="fast")
-    graph = ir.clone(result.graph)
+    graph = result.graph.clone()
     node = next(n for n in graph.graph if n.op_type == "LinearInt")
     ir.set_attr(node, "scale_w", [1.0, 2.0])
     with pytest.raises(lo.ModelError, match="scale_w is a list of 2; the weight has 5 channels"):

@@ -337,7 +337,7 @@ def test_chips_refuse(chip):
         match=f"the plan has 165 scales for .*; on {chip} a weight has one scale per te",
     ):
         nets.quantized(flat(), platform=chip, plan=plan)
-    graph = ir.clone(result.graph)
+    graph = result.graph.clone()
     graph.metadata_props["lingeronnx.platform"] = chip
     with pytest.raises(
         lo.ModelError, match="scale_w is a list of 33; this target supports one scale per weight"
@@ -409,7 +409,7 @@ def test_plans_that_do_not_fit():
 )
 def test_damaged_graphs(what, message):
     """One line that names the node, the value and the limit."""
-    graph = ir.clone(grouped(flat, effort="fast").graph)
+    graph = grouped(flat, effort="fast").graph.clone()
     node = next(n for n in graph.graph if n.op_type == "LinearInt")
     factors = ir.const_value(node.inputs[3]).copy()
     if what == "size":

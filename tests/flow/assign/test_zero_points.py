@@ -316,7 +316,7 @@ def test_chips_refuse(chip):
         lo.ConfigError, match=rf"the plan has zero point -?\d+ for .*; {chip} supports 0 only"
     ):
         nets.quantized(line(), platform=chip, plan=plan)
-    graph = ir.clone(result.graph)
+    graph = result.graph.clone()
     graph.metadata_props["lingeronnx.platform"] = chip
     with pytest.raises(
         lo.ModelError, match=rf"zero_point = -?\d+; {chip} supports only zero point 0"
@@ -367,7 +367,7 @@ def test_bad_zero_points_in_a_plan(entry, message):
 def test_graphs_that_disagree():
     """Producer and reader with other zero points; an operator that takes 0 only."""
     result, feed = asymmetric(line, effort="fast"), nets.samples(line(), 1)
-    graph = ir.clone(result.graph)
+    graph = result.graph.clone()
     node = next(n for n in graph.graph if n.op_type == "LinearInt")
     own = ir.get_attr(node, "zero_point_x")
     ir.set_attr(node, "zero_point_x", own + 1)
@@ -375,7 +375,7 @@ def test_graphs_that_disagree():
         lo.ModelError, match=rf"LinearInt .* with zero point {own + 1}, its producer writes {own}"
     ):
         lo.Session(graph).run(None, feed)
-    graph = ir.clone(result.graph)
+    graph = result.graph.clone()
     clip = next(n for n in graph.graph if n.op_type == "Clip")
     clip.op_type = "Relu"
     clip.resize_inputs(1)

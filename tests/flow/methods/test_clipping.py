@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.ir import ir
 from lingeronnx.quantization.calibration import collect_stats
 from lingeronnx.quantization.methods.clipping import find_costly_clipping
 from lingeronnx.quantization.normalize import normalize
@@ -130,9 +129,9 @@ def test_a_weight():
 def test_quantize_says_so():
     """The result is better than with the cut, and the report names the tensor."""
     model, feed = detector(1.0), samples()
-    made = quantize(ir.clone(model), [(feed, None)], platform="venus")
+    made = quantize(model.clone(), [(feed, None)], platform="venus")
     cut = quantize(
-        ir.clone(model), [(feed, None)], platform="venus", overrides={"x": {"scale": 128.0}}
+        model.clone(), [(feed, None)], platform="venus", overrides={"x": {"scale": 128.0}}
     )
     assert any("'x' is clipped less" in note for note in made.report.notes)
     assert made.report.outputs["y0"]["sqnr"] > cut.report.outputs["y0"]["sqnr"] + 6

@@ -41,7 +41,7 @@ def _prepared(graph, feed):
 
 def _changed(graph, node, weight, bias):
     """Return the graph with so much added to a layer's weight and bias."""
-    copy = ir.clone(graph)
+    copy = graph.clone()
     other = next(each for each in copy.graph if each.name == node.name)
     for index, change in ((1, weight), (2, bias)):
         old = ir.require_const_value(other.inputs[index])

@@ -229,7 +229,7 @@ def halves():
     )
     node = ir.make_node("Gemm", [last, weight], {"transB": 1}, name="late_fc", output="late_y")
     model.graph.append(node)
-    node.outputs[0].shape, node.outputs[0].type = ir.make_shape(["N", 4]), last.type
+    node.outputs[0].shape, node.outputs[0].type = ir.Shape(["N", 4]), last.type
     model.graph.outputs[:] = [node.outputs[0]]
     return model
 

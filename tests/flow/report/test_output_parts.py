@@ -110,7 +110,7 @@ def _model(text: str, shape: str) -> ir.Model:
 def test_where_parts_end(name: str) -> None:
     text, shape, ends = _JOINS[name]
     model = _model(text, shape)
-    ir.infer_shapes(model)
+    ir.ShapeInferencePass()(model)
     assert find_part_boundaries(model) == ({"y": ends} if ends else {})
 
 

@@ -31,7 +31,7 @@ def _told(result, words):
 
 def _spoiled(planned, *args, **kwargs):
     """Return what refinement would give if it put every bias off."""
-    copy = ir.clone(planned.graph)
+    copy = planned.graph.clone()
     for node in copy.graph:
         if node.op_type == "Conv":
             ir.set_constant_input(

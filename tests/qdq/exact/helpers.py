@@ -16,7 +16,11 @@ def called(kernel, *arrays, opset=13):
         kernel, "f", [a.shape for a in arrays], [a.dtype for a in arrays], opset
     )
     inputs = [
-        ir.Value(name=f"x{i}", shape=ir.Shape(a.shape), type=ir.make_tensor_type(a.dtype))
+        ir.Value(
+            name=f"x{i}",
+            shape=ir.Shape(a.shape),
+            type=ir.TensorType(ir.DataType.from_numpy(a.dtype)),
+        )
         for i, a in enumerate(arrays)
     ]
     call = ir.node("f", inputs, {}, domain=DOMAIN, num_outputs=len(written.outputs))

@@ -43,7 +43,7 @@ def test_samples_stay_apart(case):
     separate_batch_axis(model)
     for value in ir.iter_values(model):  # of one sample
         if not value.is_initializer():
-            value.shape = ir.make_shape(["N", 12]) if value.is_graph_input() else None
+            value.shape = ir.Shape(["N", 12]) if value.is_graph_input() else None
     x = np.stack([rows.reshape(-1), 7 - rows.reshape(-1), rows.reshape(-1) ** 2])
     (y,) = open_as_user(model).run(["y"], {"x": x})
     np.testing.assert_array_equal(

@@ -27,7 +27,7 @@ ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
 
 def twin_of(run, graph):
     """Return a copy of a graph, and the run in it."""
-    copy = ir.clone(graph)
+    copy = graph.clone()
     twins = dict(zip(graph.graph, copy.graph, strict=True))
     return copy, dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
 
@@ -220,7 +220,7 @@ def test_slices_behind_a_convolution_are_convolutions(kind):
     model = build_sliced_conv(kind)
     feed = nets.samples(model, 2)
     quantized = quantize(model, feed, platform="venusA", effort="fast").graph
-    copy = ir.clone(quantized)
+    copy = quantized.clone()
     assert [rewrite.node for rewrite in replace_slices_by_convs(copy)] == [
         quantized.graph[1].name
     ] * (kind == "apart")

@@ -205,7 +205,7 @@ def test_any_run_in_any_number_of_tiles(seed):
     for run in find_cascades(nodes, layers[0], nodes[layers[0]]):
         height = ir.get_shape(run.result)[2]
         cuts = sorted({0, height, *map(int, rng.integers(1, height, 3))})
-        copy = ir.clone(untiled.graph)
+        copy = untiled.graph.clone()
         twins = dict(zip(untiled.graph.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
         tiles = [twin.tile(rows) for rows in zip(cuts, cuts[1:], strict=False)]
@@ -245,7 +245,7 @@ def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
     for run in runs:
         height = ir.get_shape(run.result)[2]
         cuts = sorted({0, height, *map(int, rng.integers(0, height, 2))})
-        copy = ir.clone(untiled)
+        copy = untiled.clone()
         twins = dict(zip(untiled.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
         tiles = [twin.tile(rows) for rows in zip(cuts, cuts[1:], strict=False)]
@@ -486,7 +486,7 @@ def test_the_limit_of_large_maps():
     for side, value in ((176, None), (180, "524160 bytes")):
         net = nets.Net(8, side, side, batch=1)
         graph = net.graph(net.conv("x", (8, 8, 1, 1), out="y"))
-        graph.graph.outputs[0].shape = ir.make_shape([1, 8, side, side])
+        graph.graph.outputs[0].shape = ir.Shape([1, 8, side, side])
         assert limit(next(iter(graph.graph)), VENUS) == value
         assert limit(next(iter(graph.graph)), ARCS) is None
 
@@ -499,7 +499,7 @@ def test_the_limit_of_large_inputs(height, value):
     (limit,) = TILING_LIMITS
     net = nets.Net(8, height, 256, batch=1)
     graph = net.graph(net.conv("x", (1, 8, 4, 4), strides=[4, 4], out="y"))
-    graph.graph.outputs[0].shape = ir.make_shape([1, 1, height // 4, 64])
+    graph.graph.outputs[0].shape = ir.Shape([1, 1, height // 4, 64])
     assert limit(next(iter(graph.graph)), VENUS) == value
     assert limit(next(iter(graph.graph)), ARCS) is None
 
@@ -658,7 +658,7 @@ def test_a_run_that_begins_further_back_holds_the_layer_and_gives_the_same():
     assert runs
     for run in runs:
         assert (run.nodes[0], nodes[last] in run.nodes) == (nodes[first], True)
-        copy = ir.clone(untiled.graph)
+        copy = untiled.graph.clone()
         twins = dict(zip(untiled.graph.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
         emit_tiles(copy, twin, [twin.tile(rows) for rows in ((0, 7), (7, 20))])

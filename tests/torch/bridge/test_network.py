@@ -306,7 +306,7 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
             parameter *= 1 + 0.3 * torch.randn(
                 parameter.shape, generator=torch.Generator().manual_seed(0)
             )
-    other = ir.clone(result.float_graph)
+    other = result.float_graph.clone()
     for name, array in bridge.get_weights().items():
         assert not np.array_equal(array, ir.const_value(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)

@@ -7,7 +7,6 @@ import itertools
 import onnx_ir as oir
 import pytest
 
-from lingeronnx.ir import ir
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.runtime.integer.runner import IntegerRunner
@@ -60,7 +59,7 @@ def moved(bridge, model, row, feed, amount):
     with torch.no_grad():
         for parameter in bridge.parameters():
             parameter += amount * torch.randn(parameter.shape, generator=generator)
-    other = ir.clone(bridge.model)
+    other = bridge.model.clone()
     for name, array in bridge.get_weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
     runner = IntegerRunner(

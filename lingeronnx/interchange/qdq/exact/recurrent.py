@@ -283,11 +283,11 @@ def _build_scan_body(builder: IntegerNodes, step: Step, kinds: Sequence[np.dtype
     inner = IntegerNodes(builder.names)
     a, *states = (ir.Value(name=f"step_{next(builder.names)}") for _ in range(1 + len(kinds)))
     for value, kind in zip((a, *states), (np.dtype(np.int64), *kinds), strict=True):
-        value.type = ir.make_tensor_type(kind)
+        value.type = ir.TensorType(ir.DataType.from_numpy(kind))
     new_states = step(inner, a, states)
     y = inner("Identity", new_states[0])
     for value, kind in zip((*new_states, y), (*kinds, kinds[0]), strict=True):
-        value.type = ir.make_tensor_type(kind)
+        value.type = ir.TensorType(ir.DataType.from_numpy(kind))
     return ir.Graph([*states, a], [*new_states, y], nodes=inner.nodes, name="step")
 
 

@@ -223,7 +223,7 @@ def make_batch_dynamic(
     reason = _find_mixed_samples(model, feeds[0])
     if reason is not None:
         return reason
-    dynamic = ir.clone(standard)
+    dynamic = standard.clone()
     separate_batch_axis(dynamic)
     if not _make_reshapes_dynamic(dynamic):
         return "a shape is computed at run time"
@@ -290,7 +290,7 @@ def _clear_static_shapes(model: ir.Model) -> None:
             continue
         shape = list(ir.get_shape(value) or ())
         is_batched = value in io_tensors and shape
-        value.shape = ir.make_shape(["batch", *shape[1:]]) if is_batched else None
+        value.shape = ir.Shape(["batch", *shape[1:]]) if is_batched else None
 
 
 def separate_batch_axis(model: ir.Model) -> None:

@@ -114,7 +114,7 @@ def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
     ModelError
         If an operator has no counterpart in standard ONNX.
     """
-    writer = ExactWriter(ir.clone(model), with_functions=functions)
+    writer = ExactWriter(model.clone(), with_functions=functions)
     standard = writer.run()
     for function in writer.functions.values():
         function.graph.opset_imports[""] = writer.opset

@@ -248,7 +248,7 @@ class RewriteEditor:
             output=name,
             like=value,
         )
-        node.outputs[0].shape = ir.make_shape(list(shape))
+        node.outputs[0].shape = ir.Shape(list(shape))
         return node
 
     def transpose(self, matrix: Matrix, before: ir.Node) -> ir.Value:
@@ -273,7 +273,7 @@ class RewriteEditor:
             output=output_name,
             like=source,
         )
-        node.outputs[0].shape = ir.make_shape([columns, rows])
+        node.outputs[0].shape = ir.Shape([columns, rows])
         transposed = self.insert(node, before)
         self._transposed_values[matrix.value, rows] = transposed
         return self.reshape(transposed, matrix.shape[::-1], before)
@@ -331,7 +331,7 @@ class RewriteEditor:
             domain=replaced.domain,
             like=inputs[0],
         )
-        node.outputs[0].shape = ir.make_shape(list(shape))
+        node.outputs[0].shape = ir.Shape(list(shape))
         return self.insert(node, replaced)
 
     def insert(self, node: ir.Node, before: ir.Node) -> ir.Value:

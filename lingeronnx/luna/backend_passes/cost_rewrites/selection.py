@@ -158,7 +158,7 @@ def _apply_best_rewrites(
     its score); the original graph and `score` if nothing helps.
     """
     graph = view.graph
-    trial = ir.clone(graph)
+    trial = graph.clone()
     all_rewrites = _rewrite_nodes(editor.for_graph(trial), _REWRITES)
     if not all_rewrites:
         return graph, [], score
@@ -167,7 +167,7 @@ def _apply_best_rewrites(
         return trial, all_rewrites, trial_score
     applied: list[AppliedRewrite] = []
     for rewrite in _REWRITES:
-        trial = ir.clone(graph)
+        trial = graph.clone()
         rewrites = _rewrite_nodes(editor.for_graph(trial), (rewrite,))
         if not rewrites or rewrites == all_rewrites:  # equal to the graph evaluated above
             continue

@@ -134,7 +134,7 @@ class _TileEmitter:
             ir.set_attr(copy, "pads", pads)
         shape = list(ir.get_shape(value) or ())
         shape[tile.axis] = tile.count_rows(value)
-        copy.outputs[0].shape = ir.make_shape(shape)
+        copy.outputs[0].shape = ir.Shape(shape)
         return copy
 
 

@@ -240,7 +240,7 @@ def search_iteratively(
     if result is not None:
         return *result, []
     merged = merge_tiled_windows(view.graph)
-    graph = ir.clone(view.graph) if merged is None else merged
+    graph = view.graph.clone() if merged is None else merged
     rewrites = replace_slices_by_convs(graph)
     if merged is None and not rewrites:
         return None

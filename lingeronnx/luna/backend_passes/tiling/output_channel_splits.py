@@ -169,7 +169,7 @@ def _make_conv_parts(
             part.attributes.update(node.attributes)
             value = part.outputs[0]
             batch, _, *size = ir.require_shape(value)
-            value.shape = ir.make_shape([batch, end - start, *size])
+            value.shape = ir.Shape([batch, end - start, *size])
             nodes.append(part)
         parts.append(nodes)
     return parts

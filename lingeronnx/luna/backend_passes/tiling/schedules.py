@@ -102,7 +102,7 @@ def apply_schedule(view: PackerGraphView, schedule: TileSchedule) -> PackerGraph
     With strips, convolutions that the packer would split are split by outputs, then the cascade by
     columns and each strip by rows.
     """
-    graph = ir.clone(view.graph)
+    graph = view.graph.clone()
     clones = dict(zip(view.graph.graph, graph.graph, strict=True))
     run = Cascade(tuple(clones[node] for node in schedule.run.nodes))
     strips = [run]

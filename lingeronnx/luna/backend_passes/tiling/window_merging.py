@@ -22,7 +22,7 @@ def merge_tiled_windows(graph: ir.Model) -> ir.Model | None:
 
     A merged convolution or pool replaces an iqCat and the tiles that it joins.
     """
-    copy = ir.clone(graph)
+    copy = graph.clone()
     concats = [node for node in copy.graph if node.op_type == CONCAT.name]
     merged = [concat for concat in concats if _merge_tiles(copy, concat)]
     if not merged:

@@ -160,7 +160,7 @@ def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     row_count = int(dims[2] or 1) * second_height
     if map_height is not None:
         row_count = map_height // first_height  # rows that no second window reads count, too
-    rows.shape = ir.make_shape([dims[0] or "N", dims[1], row_count, dims[3]])
+    rows.shape = ir.Shape([dims[0] or "N", dims[1], row_count, dims[3]])
     second = ir.make_node(
         "AveragePool",
         [rows],

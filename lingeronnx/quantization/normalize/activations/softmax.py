@@ -81,5 +81,5 @@ def _wrap_in_reshapes(model: ir.Model, node: ir.Node, axis: int) -> None:
         like=node.outputs[0],
     )
     for value in (flatten.outputs[0], softmax.outputs[0]):
-        value.type, value.shape = value_type, ir.make_shape(dims)
+        value.type, value.shape = value_type, ir.Shape(dims)
     ir.replace_nodes(model, [node], [flatten, softmax, restore])

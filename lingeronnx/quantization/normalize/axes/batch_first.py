@@ -532,7 +532,7 @@ class _BatchFirstRewriter:
         new_value = self._materialize_view(view, view.axes, node)
         if value.is_graph_output() and new_value not in self._unnamed_values:
             new_value = self._add_node("Identity", [new_value], {}, view.axes, node, node)
-        ir.replace_all_uses(value, new_value)
+        value.replace_all_uses_with(new_value, replace_graph_outputs=True)
         if new_value in self._unnamed_values:  # it is the same tensor and takes over the name
             self._unnamed_values.remove(new_value)
             name, value.name = value.name, ir.unique_tensor_name(self.model, f"{value.name}_before")
@@ -657,7 +657,7 @@ class _BatchFirstRewriter:
             else:
                 dims.append(None if BATCH_FACTOR in axis else _axis_size(axis))
         node.outputs[0].type = origin.outputs[0].type
-        node.outputs[0].shape = ir.make_shape(dims)
+        node.outputs[0].shape = ir.Shape(dims)
         self.model.graph.insert_before(position, node)
         self._unnamed_values.add(node.outputs[0])
         return node.outputs[0]

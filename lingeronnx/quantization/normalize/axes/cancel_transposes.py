@@ -32,7 +32,7 @@ def cancel_transposes(model: ir.Model) -> PassResult:
     if not count:
         return PassResult(changes)
     reason = f"moving it down the graph would not leave fewer than {count}"
-    trial = ir.clone(model)
+    trial = model.clone()
     if _sink_transposes(trial) and len(_find_remaining_transposes(trial)) < count:
         changes += _sink_transposes(model) + _drop_transposes_before_reshape(model)
         reason = "no other Transpose downstream cancels it"
@@ -229,7 +229,7 @@ def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, per
     if dims is None:
         value.shape = None
     else:
-        value.shape = ir.make_shape([dims[i] for i in _invert_permutation(perm)])
+        value.shape = ir.Shape([dims[i] for i in _invert_permutation(perm)])
     model.graph.insert_after(node, transpose)
 
 

@@ -102,5 +102,5 @@ def _insert_slice(
         like=output,
     )
     model.graph.insert_before(node, slice_node)
-    ir.replace_all_uses(output, slice_node.outputs[0])
+    output.replace_all_uses_with(slice_node.outputs[0], replace_graph_outputs=True)
     return slice_node.outputs[0]

@@ -190,7 +190,7 @@ def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_
             output=ir.unique_tensor_name(model, f"{base}_part"),
             like=source,
         )
-        slice_node.outputs[0].shape = ir.make_shape([batch, *sizes[1:axis], length])
+        slice_node.outputs[0].shape = ir.Shape([batch, *sizes[1:axis], length])
         split_node = ir.make_node(
             "Reshape",
             [slice_node.outputs[0], target],
@@ -199,7 +199,7 @@ def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_
             output=ir.unique_tensor_name(model, f"{base}_apart"),
             like=source,
         )
-        split_node.outputs[0].shape = ir.make_shape([batch, *part_sizes])
+        split_node.outputs[0].shape = ir.Shape([batch, *part_sizes])
         transpose = ir.make_node(
             "Transpose",
             split_node.outputs,
@@ -210,7 +210,7 @@ def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_
         )
         model.graph.insert_before(node, [slice_node, split_node, transpose])
         name = result.name
-        ir.replace_all_uses(result, transpose.outputs[0])
+        result.replace_all_uses_with(transpose.outputs[0], replace_graph_outputs=True)
         transpose.outputs[0].name = name
     removed: dict[int, ir.Node] = {}
     for part in parts:

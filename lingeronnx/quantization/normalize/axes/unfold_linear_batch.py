@@ -187,7 +187,7 @@ def _apply_unfolded(model: ir.Model, source: ir.Value, chain: list[ir.Node]) -> 
     for node in chain[:-1]:
         value = node.outputs[0]
         width = (ir.get_shape(value) or (None,))[-1]
-        value.shape = ir.make_shape([*source_shape[:-1], width])
+        value.shape = ir.Shape([*source_shape[:-1], width])
         ir.mark_folded_batch(value, False)
         # a new name, because its shape differs from that of the original tensor
         value.name = ir.unique_tensor_name(model, f"{value.name}_steps")

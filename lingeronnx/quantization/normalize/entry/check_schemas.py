@@ -57,7 +57,7 @@ def _check_node(node: ir.Node, context: onnx.checker.C.CheckerContext) -> None:
 
     Its subgraphs are not checked, nor nodes with a tensor attribute of more than 1 MiB.
     """
-    proto = ir.node_proto(node)
+    proto = ir.serialize_node(node)
     if any(len(attribute.t.raw_data) > 1 << 20 for attribute in proto.attribute):
         return  # a large Constant
     for attribute in proto.attribute:

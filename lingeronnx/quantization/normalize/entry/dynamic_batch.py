@@ -86,7 +86,7 @@ def _try_dynamic_batch(
     batch cannot be made dynamic or results on random inputs differ. With `allow_inner_batch` a
     Reshape may fold a batch of one sample into a later axis.
     """
-    trial = ir.clone(model)
+    trial = model.clone()
     if not _apply_dynamic_batch(trial, size, allow_inner_batch):
         return None
     return _compare_with_original(model, trial, size)
@@ -121,7 +121,7 @@ def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
         if axes == tried_axes:
             continue
         axis_by_input = {spec.name: axis for spec, axis in zip(batched, axes, strict=True)}
-        single = ir.clone(model)
+        single = model.clone()
         set_batch_axes(single, axis_by_input)
         _declare_single_sample(single)
         if not _is_small_enough(get_input_specs(single)):
@@ -265,7 +265,7 @@ def _set_batch_dims(model: ir.Model, size: ir.Dim) -> None:
         if spec is None:
             continue
         dims = ir.get_shape(value) or (None,)
-        value.shape = ir.make_shape(
+        value.shape = ir.Shape(
             [size if axis == spec.axis else dim for axis, dim in enumerate(dims)]
         )
 
@@ -344,7 +344,7 @@ def _dynamic_output_shape(dims: tuple[int, ...], axis: int | None, size: int) ->
     if axis is None or not dims:
         return None
     batch = "N" if dims[axis] == size else None
-    return ir.make_shape([batch if i == axis else dim for i, dim in enumerate(dims)])
+    return ir.Shape([batch if i == axis else dim for i, dim in enumerate(dims)])
 
 
 def _make_node_dynamic(

@@ -72,7 +72,7 @@ def _convert_attributes(node: ir.Node) -> int:
     return changes
 
 
-def _convert_tensor(tensor: ir.Tensor) -> ir.Tensor:
+def _convert_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return `tensor` as float32, with finite values clipped to its range."""
     limit = np.finfo(np.float32).max
     values = tensor.numpy().astype(np.float64)

@@ -21,7 +21,7 @@ def lift_constants(model: ir.Model) -> int:
         function.domain != ir.FUNCTION_DOMAIN for function in model.functions.values()
     )
     if has_functions:
-        ir.inline_functions(model)
+        ir.InlinePass()(model)
     lifted = ir.lift_constants(model)
     remove_dead_nodes(model)
     return count + has_functions + lifted
@@ -60,7 +60,7 @@ def inline_functions(model: ir.Model) -> int:
     for function in functions:
         _check_opset(model, function)
     try:
-        ir.inline_functions(model)
+        ir.InlinePass()(model)
     except Exception as error:
         cause = error.__cause__ or error
         raise ModelError(

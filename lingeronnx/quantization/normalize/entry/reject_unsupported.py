@@ -151,10 +151,10 @@ def _suggest_text_cut(value: ir.Value) -> str:
 
 def iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield the nodes of `model`, of its subgraphs, and of functions of other domains than ours."""
-    yield from ir.iter_nodes_recursive(model.graph)
+    yield from model.graph.all_nodes()
     for function in model.functions.values():
         if function.domain != ir.FUNCTION_DOMAIN:
-            yield from ir.iter_nodes_recursive(function)
+            yield from function.all_nodes()
 
 
 def _is_in_training_mode(node: ir.Node) -> bool:

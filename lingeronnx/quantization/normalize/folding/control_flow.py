@@ -231,7 +231,7 @@ def _replace_outputs(model: ir.Model, node: ir.Node, results: list[ir.Value]) ->
             "Identity", [value], origin=node, suffix=str(name), output=str(name), like=old
         )
         model.graph.insert_before(node, identity)
-        ir.replace_all_uses(old, identity.outputs[0])
+        old.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
     model.graph.remove(node, safe=True)
 
 

@@ -46,9 +46,9 @@ def trace_shapes(model: ir.Model, feed: Mapping[str, np.ndarray]) -> None:
             is_batched = bool(dims) and dims[0] == _BATCH_SYMBOL
             is_folded = is_batched and (shape[0], doubled_shape[0]) != (1, 2)
             ir.mark_folded_batch(value, is_folded)
-        value.shape = ir.make_shape(dims)
+        value.shape = ir.Shape(dims)
         if value.dtype is None:
-            value.type = ir.make_tensor_type(traced.dtypes[str(value.name)])
+            value.type = ir.TensorType(ir.DataType.from_numpy(traced.dtypes[str(value.name)]))
 
 
 def _merge_dims(shape: tuple[int, ...], doubled_shape: tuple[int, ...]) -> list[int | str | None]:

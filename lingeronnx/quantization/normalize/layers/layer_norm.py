@@ -520,7 +520,7 @@ def _make_transpose(
     )
     dims = list(value.shape or ())
     node.outputs[0].type = value.type
-    node.outputs[0].shape = ir.make_shape([dims[axis] for axis in order])
+    node.outputs[0].shape = ir.Shape([dims[axis] for axis in order])
     return node
 
 

@@ -99,7 +99,7 @@ def _insert_transpose_after(
         output=name,
         like=value,
     )
-    ir.replace_all_uses(value, transpose.outputs[0])
+    value.replace_all_uses_with(transpose.outputs[0], replace_graph_outputs=True)
     transpose.replace_input_with(0, value)
     value.shape = None
     model.graph.insert_after(node, transpose)
@@ -233,7 +233,7 @@ class _RecurrentRewriter:
             op_type, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain
         )
         node.outputs[0].type = ir.require_input(self._node).type
-        node.outputs[0].shape = ir.make_shape([self._batch, *sizes])
+        node.outputs[0].shape = ir.Shape([self._batch, *sizes])
         self._model.graph.insert_before(self._node, node)
         return node.outputs[0]
 
@@ -280,7 +280,7 @@ class _RecurrentRewriter:
             # a new name, because its shape differs from that of the original tensor
             value.name = ir.unique_tensor_name(self._model, f"{value.name}_batch_first")
             width = (ir.get_shape(value) or (None,))[-1]
-            value.shape = ir.make_shape([self._batch, sizes[0], width])
+            value.shape = ir.Shape([self._batch, sizes[0], width])
         return chain[0].outputs[0]
 
     def _initial_states(self, index: int) -> list[ir.Value]:
@@ -339,7 +339,7 @@ class _RecurrentRewriter:
                     ir.unique_tensor_name(self._model, f"{y.name}_{key}"),
                     y.type,
                 )
-                value.shape = ir.make_shape([self._batch, 1, self._units])
+                value.shape = ir.Shape([self._batch, 1, self._units])
         return _Direction(layer, y)
 
     def _make_attributes(self, direction: str) -> dict[str, Any]:
@@ -468,7 +468,7 @@ class _RecurrentRewriter:
             like=old,
         )
         model.graph.insert_before(self._node, transpose)
-        ir.replace_all_uses(old, transpose.outputs[0])
+        old.replace_all_uses_with(transpose.outputs[0], replace_graph_outputs=True)
         if producer is self._node:
             old.name = ir.unique_tensor_name(model, f"{name}_old")
         else:

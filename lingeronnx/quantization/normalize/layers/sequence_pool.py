@@ -147,7 +147,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
         )
         new_nodes.append(new_node)
         value = new_node.outputs[0]
-        value.type, value.shape = node.outputs[0].type, ir.make_shape([batch, *sizes])
+        value.type, value.shape = node.outputs[0].type, ir.Shape([batch, *sizes])
         return value
 
     value = source

@@ -70,7 +70,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None
         ir.replace_nodes(model, [node], [pool])
         return
     pooled.name = ir.unique_tensor_name(model, f"{result.name}_pool")
-    pooled.shape = ir.make_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index]
+    pooled.shape = ir.Shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index]
     flatten = ir.make_node(
         "Flatten", [pooled], {"axis": 1}, origin=node, suffix="flatten", output="", like=result
     )
