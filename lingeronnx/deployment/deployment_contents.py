@@ -256,7 +256,7 @@ class DeploymentContents:
             if part.chip:
                 ir.save(part.graph, path)
             else:
-                onnx_file.write_model(ir.to_proto(part.graph), path, ir.MAX_MODEL_BYTES)
+                onnx_file.write_model(ir.to_proto(part.graph), path, onnx_file.MAX_MODEL_BYTES)
         commands = self._write_pack_script(folder)
         if self.program is None:
             write_text(

@@ -1,6 +1,6 @@
 """Read and write ONNX files with external data, and check the structure of a model.
 
-Works on protobuf models, before and after they are an `ir.Graph`. A protobuf message cannot be
+Works on protobuf models, before and after they are an `ir.Model`. A protobuf message cannot be
 larger than 2 GiB: above a limit the tensors are written to a second file next to the model,
 ``<name>.onnx.<digest>.data``. The name is derived from the content, so a model is never read with
 the data of another one, even if a write is interrupted.
@@ -28,6 +28,7 @@ from .expansion_limits import check_expansion_limits
 from .write_verification import iter_nodes_recursive, verify_written_model
 
 __all__ = [
+    "MAX_MODEL_BYTES",
     "check_no_external_data",
     "check_string_fields",
     "check_structure",
@@ -37,6 +38,9 @@ __all__ = [
     "read_model",
     "write_model",
 ]
+
+#: Maximum size of one model file: protobuf's limit less a margin for everything but the tensors.
+MAX_MODEL_BYTES = (1 << 31) - (1 << 24)
 
 _MIN_EXTERNAL_BYTES = 1024  # smaller tensors stay in the model file
 _EXTERNAL_ALIGNMENT_BYTES = 4096  # onnxruntime memory-maps tensors that begin at a page

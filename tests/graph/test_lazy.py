@@ -44,8 +44,8 @@ def test_sums_of_unknown_sizes_are_computed():
 import sys
 import lingeronnx.ir.ir as ir
 print("sympy.core" in sys.modules)
-print(ir.oir.SymbolicDim("N") + 1)
-print(ir.oir.SymbolicDim("2 * max(N, 3)") * 2)
+print(ir.SymbolicDim("N") + 1)
+print(ir.SymbolicDim("2 * max(N, 3)") * 2)
 """
     assert ran(code).split("\n") == ["False", "N + 1", "4*Max(3, N)"]
 

@@ -12,7 +12,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.common.errors import ModelError
-from lingeronnx.ir import ir
+from lingeronnx.ir import ir, onnx_file
 from tests.onnx_files.helpers import close, images, proto, rand, save
 from tests.passes.helpers import outputs
 
@@ -99,7 +99,7 @@ def test_the_whole_of_quantize_above_the_limit(tmp_path, monkeypatch):
     path, data = save(model(), tmp_path / "model.onnx"), images(3, 8, 8)
     small = lo.quantize(path, data, platform="generic")
     small.save(tmp_path / "small.onnx")
-    monkeypatch.setattr(ir, "MAX_MODEL_BYTES", 1000)
+    monkeypatch.setattr(onnx_file, "MAX_MODEL_BYTES", 1000)
     big = lo.quantize(path, data, platform="generic")
     assert close(big)
     big.save(tmp_path / "big.onnx")
@@ -117,7 +117,7 @@ def test_the_whole_of_quantize_above_the_limit(tmp_path, monkeypatch):
 def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
     """What cannot be written leaves the old files."""
     graph = ir.from_proto(model())
-    monkeypatch.setattr(ir, "MAX_MODEL_BYTES", 1000)
+    monkeypatch.setattr(onnx_file, "MAX_MODEL_BYTES", 1000)
     ir.save(graph, tmp_path / "m.onnx")
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 
@@ -138,8 +138,8 @@ def named(folder):
 KILLED = """
 import os, pathlib, sys
 import numpy as np
-from lingeronnx.ir import ir
-ir.MAX_MODEL_BYTES = 1000
+from lingeronnx.ir import ir, onnx_file
+onnx_file.MAX_MODEL_BYTES = 1000
 graph = ir.load(sys.argv[1])
 value = graph.graph.initializers["w"]
 value.const_value = ir.tensor(2 * value.const_value.numpy(), name="w")
@@ -158,7 +158,7 @@ ir.save(graph, sys.argv[1])
 @pytest.mark.parametrize("renames, left", ((1, "old"), (2, "old"), (3, "new")))
 def test_a_kill_leaves_the_old_model_or_the_new_one(renames, left, tmp_path, monkeypatch):
     """Before, between and after the two renames: the model is read with its own data."""
-    monkeypatch.setattr(ir, "MAX_MODEL_BYTES", 1000)
+    monkeypatch.setattr(onnx_file, "MAX_MODEL_BYTES", 1000)
     ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
     old = np.frombuffer(named(tmp_path), np.float32)
     done = subprocess.run(
@@ -181,7 +181,7 @@ def test_small_after_large(tmp_path, monkeypatch):
     other = tmp_path / "m.onnx.data"
     other.write_bytes(b"somebody's")
     with monkeypatch.context() as patch:
-        patch.setattr(ir, "MAX_MODEL_BYTES", 1000)
+        patch.setattr(onnx_file, "MAX_MODEL_BYTES", 1000)
         ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
     ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]

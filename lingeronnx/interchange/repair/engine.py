@@ -19,7 +19,7 @@ from onnx import ModelProto
 from ...common.deprecation import keep_old_members
 from ...common.errors import ModelError, RepairError
 from ...common.files import replace_file, resolve_path
-from ...ir import ir, onnx_file
+from ...ir import onnx_file
 from ...operators.formats import find_nonzero_zero_point
 from .declarations import TYPE_REPAIR, VALUE_INFO_REPAIR
 from .dequants import DEQUANT_REPAIR
@@ -99,7 +99,7 @@ class Repaired:
         if self.changed or not (in_same_folder or _is_self_contained(self._original)):
             copy = ModelProto()
             copy.CopyFrom(self.model)
-            onnx_file.write_model(copy, target, ir.MAX_MODEL_BYTES, check_operators=False)
+            onnx_file.write_model(copy, target, onnx_file.MAX_MODEL_BYTES, check_operators=False)
         else:
             with replace_file(target) as temporary:
                 temporary.write_bytes(self._original)

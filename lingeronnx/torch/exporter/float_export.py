@@ -429,7 +429,7 @@ def _check_file(graph: ir.Model) -> None:
     Graphs above the protobuf size limit are not checked.
     """
     proto = ir.to_proto(graph)
-    if onnx_file.exceeds_size_limit(proto, ir.MAX_MODEL_BYTES):
+    if onnx_file.exceeds_size_limit(proto, onnx_file.MAX_MODEL_BYTES):
         return
     try:
         onnx.checker.check_model(proto, full_check=True)

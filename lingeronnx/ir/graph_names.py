@@ -1,0 +1,118 @@
+"""Find unused names for nodes and tensors, and rename them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from ._onnx_ir import AttributeType, Graph, Model, Value, oir
+from .graph_queries import iter_values
+from .node_origins import has_origin
+
+__all__ = [
+    "assign_node_names",
+    "get_subgraph_tensor_names",
+    "get_tensor_names",
+    "rename",
+    "reserve_name",
+    "unique_name",
+    "unique_tensor_name",
+]
+
+
+def assign_node_names(model: Model) -> None:
+    """Give every node of the main graph a unique name, in place.
+
+    An unnamed node becomes "<operator>_<its first output>". Of nodes that share a name, the first
+    of the user's keeps it; the others, and nodes created for another (`origin_name`), get a number.
+    """
+    used_names: set[str] = set()
+    for node in sorted(model.graph, key=has_origin):
+        suffix = node.outputs[0].name if node.outputs else len(used_names)
+        node.name = unique_name(node.name or f"{node.op_type}_{suffix}", used_names)
+        used_names.add(node.name)
+
+
+def unique_tensor_name(model: Model, base: str) -> str:
+    """Return `base`, with a number if a tensor of the main graph of `model` has that name.
+
+    The name is not reserved.
+    """
+    return unique_name(base, get_tensor_names(model))
+
+
+def get_tensor_names(model: Model) -> set[str]:
+    """Return the names of all tensors of the main graph of `model`, constants included."""
+    return {str(value.name) for value in iter_values(model)} | set(model.graph.initializers)
+
+
+def unique_name(base: str, used_names: Collection[str]) -> str:
+    """Return `base`, or if it is in `used_names` the first unused of `base`_2, `base`_3, ..."""
+    name, count = base, 1
+    while name in used_names:
+        count += 1
+        name = f"{base}_{count}"
+    return name
+
+
+def reserve_name(base: str, used_names: set[str]) -> str:
+    """Return `base`, or the first unused of `base`_2, `base`_3, ..., and add it to `used_names`."""
+    name = unique_name(base, used_names)
+    used_names.add(name)
+    return name
+
+
+def rename(model: Model, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+    """Rename tensors, including constants, and nodes of the main graph.
+
+    No new name may be an old one too. Constant data may be shared with another graph, so a renamed
+    constant gets a new tensor object.
+
+    Parameters
+    ----------
+    model
+        Changed in place.
+    tensors, nodes
+        Old name -> new name.
+    """
+    graph = model.graph
+    for value in list(graph.initializers.values()):
+        new_name = tensors.get(str(value.name))
+        if new_name is not None and value.const_value is not None:
+            value.const_value = oir.tensor(value.const_value.numpy(), name=new_name)
+    order = {id(value): index for index, value in enumerate(graph.initializers.values())}
+    all_values = (*graph.inputs, *graph.initializers.values(), *_iter_outputs(graph))
+    unique_values = {id(value): value for value in all_values}
+    for value in unique_values.values():
+        value.name = tensors.get(str(value.name), value.name)
+    constants = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
+    graph.initializers.clear()
+    graph.initializers.update({str(value.name): value for value in constants})
+    for node in graph:
+        node.name = nodes.get(str(node.name), node.name)
+
+
+def _iter_outputs(graph: Graph) -> Iterator[Value]:
+    """Yield the named outputs of the nodes of `graph`, in graph order, without subgraphs."""
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def get_subgraph_tensor_names(model: Model) -> set[str]:
+    """Return the names of all tensors in nested subgraphs, which outer tensors may not have.
+
+    Subgraphs in lists of graphs are not searched.
+    """
+    names: set[str] = set()
+    stack = _get_bodies(model.graph)
+    while stack:
+        body = stack.pop()
+        values = (*body.inputs, *body.initializers.values(), *_iter_outputs(body))
+        names.update(str(value.name) for value in values)
+        stack += _get_bodies(body)
+    return names
+
+
+def _get_bodies(graph: Graph) -> list[Graph]:
+    """Return the subgraphs stored in single-graph attributes of the nodes of `graph`."""
+    attributes = [attribute for node in graph for attribute in node.attributes.values()]
+    return [a.as_graph() for a in attributes if a.type == AttributeType.GRAPH]
