@@ -195,7 +195,7 @@ def evaluate_plan(
         *check_placement(plan),
         *_check_capacity(net, memory_plan, target),
         *check_correctness(plan),
-        *check_overruns(net, memory_plan, profile.work_area_table, plan.placements),
+        *check_overruns(net, memory_plan, profile, plan.placements),
         *check_output_overruns(net, memory_plan, profile),
     ]
     verdict = _make_verdict(findings, target, options, memory_plan, net)

@@ -248,6 +248,46 @@ class LunaFault(Enum):
         "two grouped convolutions of one tensor do not pack: one reads a copy",
     )
     DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not used"
+    DIV_STOPS = "div-stops", "iqDiv stops the executor with an error: it is not used"
+    MUL_STOPS = "mul-stops", "iqMul stops the executor with an error: it is not used"
+    AVGPOOL_LARGE = (
+        "avgpool-large",
+        "an average of a map of more than 65536 bytes crashes: it is computed in steps",
+    )
+    CONV1D_DEPTHWISE = (
+        "conv1d",
+        "depthwise Conv1dInt is wrong: it becomes a Conv2dInt of height 1",
+    )
+    NORM_SHARED = (
+        "norm-placement",
+        (
+            "LayerNormInt computes half of its elements wrong in shared memory: the packer "
+            "arguments place its tensors elsewhere"
+        ),
+    )
+    GRU_OTHER = (
+        "gru",
+        "GRUInt computes another unit than the GRU of PyTorch: it is written out by layers",
+    )
+    GRU_STATE = (
+        "gru-state",
+        (
+            "the last state of a GRUInt is not written as declared: it is taken from the last step "
+            "of the output"
+        ),
+    )
+    GRU_FIRST_STATE = (
+        "gru-first-state",
+        "GRUInt does not read a given first state: its first state is zero",
+    )
+    GRU_NEEDS_STATE = (
+        "gru-first-state",
+        "GRUInt needs a first state as its second input, and batch_first 0: it is not used",
+    )
+    LSTM_CELL = (
+        "lstm-cell",
+        "the last cell of an LSTMInt is written in 16 bits where 32 are declared: it is not used",
+    )
     NARROW_WEIGHTS = (
         "narrow-weights",
         (
@@ -274,6 +314,9 @@ _OPERATOR_DISABLED_BY = {
     LunaFault.LUT_CONSTANT: "iqSigmoid",
     LunaFault.GRU_HALVED: "GRUInt",
     LunaFault.GRU_FORMAT: "GRUInt",
+    LunaFault.GRU_OTHER: "GRUInt",
+    LunaFault.DIV_STOPS: "iqDiv",
+    LunaFault.MUL_STOPS: "iqMul",
 }
 
 

@@ -18,6 +18,7 @@ from .kernel_costs import KernelCosts
 
 __all__ = [
     "ARCS",
+    "AverageRescale",
     "PLATFORM_OPTIONS",
     "V3_ALIASES",
     "DEFAULT_PLATFORM_OPTION",
@@ -71,6 +72,14 @@ class ConvPackerLimits(ConvLimits):
     depthwise_kernel_row_align: int  # stored depthwise weights: so is the kernel height
 
 
+class AverageRescale(Enum):
+    """An average pool whose output has another scale than its input."""
+
+    SHIFTED = "of a power of two elements"
+    ENLARGED = "of another number of elements, with a larger scale"
+    REDUCED = "of another number of elements, with a smaller scale"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PoolPackerLimits(PoolLimits):
     """Limits of pooling.
@@ -97,6 +106,8 @@ class PoolPackerLimits(PoolLimits):
     channel_split_bytes: int | None
     # What the executor counts for the rows under an average pool's window; None: it does not.
     executor_line_buffer_bytes: int | None
+    # Averages that are correct with another scale than the input's.
+    correct_rescales: tuple[AverageRescale, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -253,6 +264,18 @@ class PackerProfile:
     correct_softmax_axes: tuple[int, ...] | None = None
     # Bytes that LayerNormInt writes for each element of a row, and in addition.
     layer_norm_scratch_bytes: tuple[int, int] = (27, 8)
+    # Operator -> key in `packer.memory.work_areas.WORK_AREA_FORMS` that replaces the table's rule.
+    work_areas: Mapping[str, str] = field(default_factory=dict)
+    # Operator -> key in `packer.memory.overruns.OVERRUN_FORMS` that replaces the table's rule.
+    overruns: Mapping[str, str] = field(default_factory=dict)
+    left_shifted_sums: tuple[str, ...] = ()  # iqAdd, iqSub: correct with a larger scale_o
+    # Recurrent operators with axes as batch_first says: [T, 1, I] for 0, [1, T, I] for 1.
+    follow_batch_first: tuple[str, ...] = ()
+    # (data_bits, parameter_bits, o_bits) of a LinearInt that are correct, besides int8 by int8.
+    wide_linear: tuple[tuple[int, int, int], ...] = ()
+    # Whether other input widths than `lut_input_bits` do not pack.
+    refuses_lut_widths: bool = False
+    refused_quant_modes: tuple[str, ...] = ()  # values of quant_mode that do not pack
     # Support of 4-bit weights, by operator.
     narrow: Mapping[str, Int4Support] = field(default_factory=lambda: _ARCS_VENUSA_INT4_SUPPORT)
 
@@ -338,6 +361,7 @@ VENUS = PackerProfile(
         executor_line_buffer_bytes=None,
         max_average_area=127,
         max_global_area_per_channel=None,
+        correct_rescales=(AverageRescale.ENLARGED,),
     ),
     transpose=TransposePackerLimits(
         max_rotation_bytes=65536, wrong_between_convolutions=((0, 1, 3, 2),)

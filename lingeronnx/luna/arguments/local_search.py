@@ -209,7 +209,7 @@ def _find_overwritten_tensors(
     overruns = find_overruns(
         net,
         verdict.memory_plan,
-        get_packer_profile(target).work_area_table,
+        get_packer_profile(target),
         resolve_placements(net, options),
     )
     overwritten: dict[str, list[str]] = {}

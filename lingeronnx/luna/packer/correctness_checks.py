@@ -20,12 +20,14 @@ from ...operators.formats import (
     QUANT,
     SUB,
 )
+from ...targets import Target
 from ...targets.verdict import VerdictFinding
 from ..packer_profile import get_packer_profile
 from .assumptions import unmeasured
+from .fault_checks import check_faults
 from .int4_checks import check_int4_plan
 from .memory.findings import PlannedGraph, make_refusal_finding, make_wrong_result_finding
-from .memory.placement_checks import PLACEMENT_RULES
+from .memory.placement_checks import get_placement_rules
 from .memory.plan import RESERVED_BUFFER_NAMES
 from .options import FLASH, SHARE
 from .packer_graph import PackerStep
@@ -77,7 +79,6 @@ def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     activations placed in flash, and the placement rules of all chips and of this one. Writes past
     work areas and outputs are not checked here.
     """
-    table = get_packer_profile(plan.target).work_area_table
     yield from _check_names(plan)
     yield from _check_shared_constants(plan)
     yield from _check_input_scales(plan)
@@ -89,12 +90,9 @@ def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
                 yield make_wrong_result_finding(
                     step, "activations must be in writable memory", "flash", "choose psram"
                 )
-        rules = (
-            *PLACEMENT_RULES.get("", {}).get(step.op, ()),
-            *PLACEMENT_RULES.get(table, {}).get(step.op, ()),
-        )
-        for rule in rules:
+        for rule in get_placement_rules(plan.target, step.op):
             yield from rule(plan, step, plan.get_placed_step(step))
+        yield from check_faults(plan, step)
 
 
 def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
@@ -204,13 +202,20 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
     profile = get_packer_profile(plan.target)
     yield from _check_operator_support(plan, step)
     if step.op in profile.lut_input_bits and 8 * node.x.width != profile.lut_input_bits[step.op]:
-        yield make_wrong_result_finding(
+        make_finding = make_wrong_result_finding
+        if profile.refuses_lut_widths:
+            make_finding = make_refusal_finding
+        yield make_finding(
             step,
             f"the input of a {step.op} must have {profile.lut_input_bits[step.op]} bits",
             8 * node.x.width,
             "add a Requant",
         )
-    if step.op == LINEAR.name and step.get("o_bits") not in profile.linear_output_bits:
+    if (
+        step.op == LINEAR.name
+        and step.get("o_bits") not in profile.linear_output_bits
+        and _get_linear_widths(step) not in profile.wide_linear
+    ):
         yield make_wrong_result_finding(
             step,
             f"o_bits of a LinearInt must be one of {profile.linear_output_bits}",
@@ -223,7 +228,12 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
         yield make_wrong_result_finding(
             step, "the batch size must be 1", node.x.shape[0], "write the graph for one sample"
         )
-    yield from _check_output_scale(step)
+    yield from _check_output_scale(step, plan.target)
+
+
+def _get_linear_widths(step: PackerStep) -> tuple[object, object, object]:
+    """Return (data_bits, parameter_bits, o_bits) of a LinearInt."""
+    return step.get("data_bits"), step.get("parameter_bits"), step.get("o_bits")
 
 
 def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
@@ -318,16 +328,18 @@ def _check_2d_layer_norm(step: PackerStep, rows: int) -> Iterator[VerdictFinding
         )
 
 
-def _check_output_scale(step: PackerStep) -> Iterator[VerdictFinding]:
+def _check_output_scale(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
     """Yield a finding of level "right" if `scale_o` of a sum or product is too large.
 
-    It must not exceed the smaller input scale of an iqAdd or iqSub, nor the product of the input
-    scales of an iqMul or BmmInt. Steps without `scale_o` or `scale_x`, and other operators, pass.
+    It must not exceed the smaller input scale of an iqAdd or iqSub unless the chip shifts them left
+    correctly, nor the product of the input scales of an iqMul or BmmInt. Steps without `scale_o` or
+    `scale_x`, and other operators, pass.
     """
     scale, x, y = (step.get(key) for key in ("scale_o", "scale_x", "scale_y"))
     if scale is None or x is None:
         return
-    if step.op in (ADD.name, SUB.name) and y is not None and scale > min(x, y):
+    shifts_left = step.op in get_packer_profile(target).left_shifted_sums
+    if step.op in (ADD.name, SUB.name) and y is not None and scale > min(x, y) and not shifts_left:
         yield make_wrong_result_finding(
             step,
             "the output scale must not exceed the input scales",

@@ -40,7 +40,12 @@ from ...operators.formats import (
 )
 from ...targets import Target
 from ...targets.verdict import VerdictFinding
-from ..packer_profile import DEFAULT_PLATFORM_OPTION, PLATFORM_OPTIONS, get_packer_profile
+from ..packer_profile import (
+    DEFAULT_PLATFORM_OPTION,
+    PLATFORM_OPTIONS,
+    PackerProfile,
+    get_packer_profile,
+)
 from .options import PackerOptions
 from .packer_graph import PackerGraph, PackerStep, map_producers
 
@@ -385,6 +390,14 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
             f"{', '.join(missing)} missing",
             "write the graph again with quantize or convert",
         )
+    quant_mode = step.get("quant_mode")
+    if quant_mode in profile.refused_quant_modes:
+        yield _make_refusal(
+            step.name,
+            f"quant_mode must not be one of {profile.refused_quant_modes}",
+            quant_mode,
+            "remove the attribute",
+        )
     widths = profile.conv_output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
     if (
@@ -407,10 +420,11 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
     if not any(_has_constant(net, step) for step in net.steps):
         rule = "the graph must have at least one constant"
         return [_make_refusal("graph", rule, "none", "pack a larger graph")]
+    profile = get_packer_profile(target)
     findings = [*_check_outputs(net), *_check_group_names(net)]
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
-        findings += [*_check_empty_tensors(net, step), *_check_widths(net, step)]
+        findings += [*_check_empty_tensors(net, step), *_check_widths(net, step, profile)]
         if step.op != QUANT.name:
             findings += _check_scales(step, scales)
         _propagate_scale(step, scales)
@@ -539,24 +553,30 @@ def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[Verdict
             )
 
 
-def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
-    """Yield a finding if a weight is not int8, and one if the input of an iqTanh has not 16 bits.
+def _check_widths(
+    net: PackerGraph, step: PackerStep, profile: PackerProfile
+) -> Iterable[VerdictFinding]:
+    """Yield a finding if a weight is not int8, and one if the input of an iqTanh has a wrong width.
 
-    Only constant weights (input 1) of convolutions and LinearInt are checked.
+    Only constant weights (input 1) of convolutions and LinearInt are checked; a LinearInt may have
+    the wider ones of `profile`. An iqTanh needs 16 bits unless `profile` names another width.
     """
     if (
         step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name)
         and len(step.inputs) > 1
     ):
         weight = net.arrays.get(step.inputs[1])
-        if weight is not None and weight.dtype.name != "int8":
+        wide_weights = [f"int{bits}" for _, bits, _ in profile.wide_linear]
+        widths = ["int8", *(wide_weights if step.op == LINEAR.name else [])]
+        if weight is not None and weight.dtype.name not in widths:
             yield _make_refusal(
                 step.name, "weights must be int8", weight.dtype.name, "store them as int8"
             )
-    if step.op == TANH.name and net.tensors[step.inputs[0]].width != 2:
+    tanh_bits = profile.lut_input_bits.get(TANH.name, 16)
+    if step.op == TANH.name and 8 * net.tensors[step.inputs[0]].width != tanh_bits:
         yield _make_refusal(
             step.name,
-            "the input of an iqTanh must have 16 bits",
+            f"the input of an iqTanh must have {tanh_bits} bits",
             f"{8 * net.tensors[step.inputs[0]].width}",
             "add a Requant",
         )

@@ -85,6 +85,7 @@ class PackerGraph:
     """Steps in execution order, names of graph inputs and outputs, tensors and constants by name.
 
     dequantized_outputs : (Dequant node, its input tensor, its scale_o) of each removed Dequant.
+    follow_batch_first : recurrent operators whose axes are those that batch_first says.
     """
 
     steps: list[PackerStep]
@@ -93,6 +94,7 @@ class PackerGraph:
     tensors: dict[str, PackerTensor]
     arrays: dict[str, np.ndarray]
     dequantized_outputs: list[tuple[str, str, float]] = field(default_factory=list)
+    follow_batch_first: tuple[str, ...] = ()
 
     def find_consumers(self, name: str) -> list[PackerStep]:
         """Return the steps that have tensor `name` as an input, in execution order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..faults import LunaFault
 from .delta import READ_ONLY, VersionDelta
 
 __all__ = ["DELTAS"]
@@ -9,9 +10,21 @@ __all__ = ["DELTAS"]
 DELTAS = (
     VersionDelta(version="3.0.5", unmeasured=READ_ONLY),
     VersionDelta(version="3.0.6", unmeasured=READ_ONLY),
-    VersionDelta(version="3.0.7", unmeasured=READ_ONLY),
+    VersionDelta(
+        version="3.0.7",
+        unmeasured=READ_ONLY,
+        fixed_faults=(LunaFault.ADD_EXTERNAL,),
+        packing={"left_shifted_sums": ("iqAdd",)},
+    ),
     VersionDelta(version="3.0.8"),
-    VersionDelta(version="3.0.9"),
-    VersionDelta(version="3.0.10"),
+    VersionDelta(
+        version="3.0.9",
+        fixed_faults=(LunaFault.GRU_FORMAT,),
+        new_faults=(LunaFault.GRU_OTHER, LunaFault.GRU_STATE, LunaFault.GRU_NEEDS_STATE),
+        packing={"follow_batch_first": ("GRUInt",), "work_areas": {"GRUInt": "gru"}},
+    ),
+    VersionDelta(
+        version="3.0.10", packing={"conv": {"supports_groups_1d": True}, "refuses_lut_widths": True}
+    ),
     VersionDelta(version="2026-08-20", unmeasured=READ_ONLY),
 )

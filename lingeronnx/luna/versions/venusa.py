@@ -2,16 +2,94 @@
 
 from __future__ import annotations
 
+from ...targets._target import OperatorSupport
+from ...targets.arithmetic import LayerArithmetic
+from ...targets.limits import TransposeLimits
+from ..common import NO_LEFT_SHIFT
+from ..faults import LunaFault
+from ..packer_profile import VENUSA, AverageRescale
 from .delta import READ_ONLY, VersionDelta
 
 __all__ = ["DELTAS"]
 
 DELTAS = (
-    VersionDelta(version="3.0.5", unmeasured=READ_ONLY),
-    VersionDelta(version="3.0.6", unmeasured=READ_ONLY),
+    VersionDelta(
+        version="3.0.5",
+        unmeasured=READ_ONLY,
+        ops={"Transpose": {"limits": TransposeLimits(max_rank=4, max_bytes=65536)}},
+        fixed_faults=(LunaFault.TRANSPOSE,),
+        packing={"transpose": {"crashing_perms": ()}},
+    ),
+    VersionDelta(
+        version="3.0.6",
+        unmeasured=READ_ONLY,
+        packing={"follow_batch_first": ("LSTMInt",)},
+        node_attributes={"LSTMInt": {"batch_first": 1}},
+    ),
     VersionDelta(version="3.0.7", unmeasured=READ_ONLY),
-    VersionDelta(version="3.0.8"),
-    VersionDelta(version="3.0.9"),
-    VersionDelta(version="3.0.10"),
+    VersionDelta(
+        version="3.0.8",
+        ops={"iqMul": {"miscompiled": True}},
+        fixed_faults=(LunaFault.LINEAR_ROWS, LunaFault.DIV_SCALE),
+        new_faults=(LunaFault.MUL_STOPS, LunaFault.DIV_STOPS, LunaFault.NORM_SHARED),
+        packing={
+            "multirow_linear_needs_psram": False,
+            "linear_output_bits": (8, 16, 32),
+            "work_areas": {"LinearInt": "input or output"},
+        },
+    ),
+    VersionDelta(
+        version="3.0.9",
+        ops={
+            "iqMul": {"miscompiled": False},
+            "iqSigmoid": {"miscompiled": False},
+            "Conv1dInt": OperatorSupport(LayerArithmetic(NO_LEFT_SHIFT)),
+        },
+        fixed_faults=(
+            LunaFault.MUL_STOPS,
+            LunaFault.CAT_SCALE,
+            LunaFault.CONV1D,
+            LunaFault.LUT_CONSTANT,
+            LunaFault.GRU_FORMAT,
+        ),
+        new_faults=(LunaFault.CONV1D_DEPTHWISE, LunaFault.GRU_STATE),
+        packing={
+            "operators": (*VENUSA.operators, "QGelu", "QSwish"),
+            "unverified_operators": (),
+            "lut_input_bits": {"iqSigmoid": 8},
+            "refuses_lut_widths": True,
+            "pool": {"correct_rescales": (AverageRescale.SHIFTED,)},
+            "wide_linear": ((32, 32, 32),),
+            "follow_batch_first": ("LSTMInt", "GRUInt"),
+            "work_areas": {
+                "Conv1dInt": "unaligned channels",
+                "GRUInt": "gru",
+                **dict.fromkeys(("iqSigmoid", "QGelu", "QSwish"), "curve Q27"),
+            },
+        },
+    ),
+    VersionDelta(
+        version="3.0.10",
+        fixed_faults=(
+            LunaFault.ADD_EXTERNAL,
+            LunaFault.CONV1D_DEPTHWISE,
+            LunaFault.LINEAR_AREA,
+            LunaFault.LSTM_STATE,
+            LunaFault.NORM_SHARED,
+            LunaFault.SOFTMAX_AREA,
+        ),
+        new_faults=(LunaFault.AVGPOOL_LARGE,),
+        packing={
+            "operators": (*VENUSA.operators, "QGelu", "QSwish", "BatchNorm1dInt"),
+            "has_32bit_lstm_state": False,
+            "left_shifted_sums": ("iqAdd",),
+            "wide_linear": ((32, 32, 32), (32, 32, 8), (8, 32, 32)),
+            "overruns": {
+                **dict.fromkeys(("LinearInt", "SoftmaxInt"), "none"),
+                "LayerNormInt": "layer norm Q15",
+            },
+            "work_areas": {"BatchNorm1dInt": "batch norm 1d"},
+        },
+    ),
     VersionDelta(version="2026-08-20", unmeasured=READ_ONLY),
 )

@@ -41,7 +41,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def infer_outputs(
-    step: PackerStep, inputs: Sequence[PackerTensor], arrays: Arrays
+    step: PackerStep,
+    inputs: Sequence[PackerTensor],
+    arrays: Arrays,
+    recurrent_axes: tuple[str, ...] = (),
 ) -> list[PackerTensor]:
     """Infer the output tensors of a step: name, shape, element size in bytes and scale.
 
@@ -54,6 +57,8 @@ def infer_outputs(
         The input tensors, in the order of `step.inputs`.
     arrays
         Values of the constants of the graph by name.
+    recurrent_axes
+        Recurrent operators whose axes are those that `batch_first` says.
 
     Raises
     ------
@@ -61,6 +66,8 @@ def infer_outputs(
         If a shape does not follow from the inputs, or the inputs do not match.
     """
     infer_shapes = _SHAPE_RULES.get(step.op, _infer_same)
+    if step.op in recurrent_axes:
+        infer_shapes = _infer_recurrent
     shapes = infer_shapes(step, [tensor.shape for tensor in inputs], arrays)
     width = _get_element_bytes(step, inputs)
     scale = step.get("scale_o")
@@ -359,6 +366,20 @@ def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
     # With batch_first 1 an input [1, T, I] is read as if its features were the steps.
     steps = shapes[0][2] if step.get("batch_first") else shapes[0][1]
     return [(1, steps, hidden), (1, 1, hidden), (1, 1, hidden)]
+
+
+def _infer_recurrent(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer the shapes of a recurrent operator whose axes are those that `batch_first` says.
+
+    They are the output, [N, T, H] with batch_first and [T, N, H] without, and twice [1, N, H]. A
+    first state may be input 1. Raises UnknownShapeError unless the weights have two axes.
+    """
+    weights = shapes[2:4] if len(shapes) > 1 and len(shapes[1]) == 3 else shapes[1:3]
+    if len(weights) < 2 or any(len(shape) != 2 for shape in weights) or len(shapes[0]) != 3:
+        raise UnknownShapeError("the input must have three axes, the weights two")
+    hidden = int(step.get("hidden_size"))
+    samples = shapes[0][0 if step.get("batch_first") else 1]
+    return [(*shapes[0][:2], hidden), (1, samples, hidden), (1, samples, hidden)]
 
 
 def _infer_glu(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:

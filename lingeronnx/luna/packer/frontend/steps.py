@@ -17,7 +17,7 @@ from ....operators.formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT, find
 from ....operators.formats.node_validation import find_invalid_attributes, min_input_count
 from ....targets import Target
 from ....targets.verdict import VerdictFinding
-from ...packer_profile import V3_ALIASES
+from ...packer_profile import V3_ALIASES, get_packer_profile
 from ..options import PackerOptions
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor, map_producers
 from .shapes import UnknownShapeError, infer_outputs
@@ -152,7 +152,15 @@ def read_packer_graph(
         and step.outputs[0] in aliases
         and step.get("scale_o") is not None
     ]
-    net = PackerGraph(integer_steps, inputs, outputs, tensors, arrays, dequantized_outputs)
+    net = PackerGraph(
+        integer_steps,
+        inputs,
+        outputs,
+        tensors,
+        arrays,
+        dequantized_outputs,
+        get_packer_profile(target).follow_batch_first,
+    )
     findings += _sort_reachable_steps(net)
     if findings:
         return None, findings
@@ -404,7 +412,8 @@ def infer_tensors(net: PackerGraph) -> list[VerdictFinding]:
     """
     for step in net.steps:
         try:
-            outputs = infer_outputs(step, [net.tensors[n] for n in step.inputs], net.arrays)
+            inputs = [net.tensors[name] for name in step.inputs]
+            outputs = infer_outputs(step, inputs, net.arrays, net.follow_batch_first)
         except UnknownShapeError as error:
             rule, value = "the shapes of the inputs must match", str(error)
             return [VerdictFinding("packs", step.name, rule, value, "correct the graph")]

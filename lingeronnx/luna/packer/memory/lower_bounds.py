@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ....targets import Target
-from ...packer_profile import get_packer_profile
+from ...packer_profile import PackerProfile, get_packer_profile
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerGraph, PackerStep
 from .plan import IN_PLACE_OPERATORS
@@ -29,19 +29,19 @@ def compute_min_shared_bytes(net: PackerGraph, target: Target) -> dict[str, int]
     dict of str to int
         Bytes by node name.
     """
-    table = get_packer_profile(target).work_area_table
+    profile = get_packer_profile(target)
     min_bytes: dict[str, int] = {}
     for step in net.steps:
-        step_bytes = _compute_step_minimum(net, step, table)
+        step_bytes = _compute_step_minimum(net, step, profile)
         min_bytes[step.origin] = max(min_bytes.get(step.origin, 0), step_bytes)
     return min_bytes
 
 
-def _compute_step_minimum(net: PackerGraph, step: PackerStep, table: str) -> int:
+def _compute_step_minimum(net: PackerGraph, step: PackerStep, profile: PackerProfile) -> int:
     """Return the smallest bytes of shared memory of `step` over all placements of its tensors.
 
     Counted are activations in shared memory and the work area there; all constants are in one
-    memory. `table` is the chip's `work_area_table`. 0 for more than `_MAX_PLACED_TENSORS`
+    memory. `profile` is that of the chip. 0 for more than `_MAX_PLACED_TENSORS`
     activations and for operators that may run in place.
     """
     names = list(dict.fromkeys((*step.inputs, *step.outputs)))
@@ -58,7 +58,7 @@ def _compute_step_minimum(net: PackerGraph, step: PackerStep, table: str) -> int
             **dict.fromkeys(constants, constant_memory),
         }
         work_area_memory, work_area_bytes = get_work_area(
-            PlacedStep.from_step(net, step, placements), table
+            PlacedStep.from_step(net, step, placements), profile
         )
         shared_bytes = sum(
             net.tensors[name].planned_bytes for name in activations if placements[name] == SHARE

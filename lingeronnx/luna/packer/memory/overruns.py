@@ -20,6 +20,7 @@ from .work_areas import PlacedStep
 
 __all__ = [
     "OVERRUNS",
+    "OVERRUN_FORMS",
     "POSSIBLE_OVERRUNS",
     "UNCONFIRMED_RULE",
     "Overrun",
@@ -165,6 +166,17 @@ OVERRUNS: Mapping[str, Mapping[str, OverrunRule]] = MappingProxyType(
     }
 )
 
+
+def _get_layer_norm_spans_q15(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the bytes of its work area that a LayerNormInt in Q15 writes: 9 per row element."""
+    return _from_start(9 * node.inputs[1].elements)
+
+
+#: Name -> rule of a later version that replaces the table's, for `PackerProfile.overruns`.
+OVERRUN_FORMS: Mapping[str, OverrunRule] = MappingProxyType(
+    {"none": lambda node: (), "layer norm Q15": _get_layer_norm_spans_q15}
+)
+
 #: PackerProfile.work_area_table -> operator -> function that returns the bytes, from the start of
 #: the work area, that may be written. Such an overrun is reported as a warning at most.
 POSSIBLE_OVERRUNS: Mapping[str, Mapping[str, Callable[[PlacedStep], int]]] = {
@@ -213,11 +225,11 @@ class Overrun:
 
 
 def find_overruns(
-    net: PackerGraph, memory: MemoryPlan, table: str, placements: Mapping[str, str]
+    net: PackerGraph, memory: MemoryPlan, profile: PackerProfile, placements: Mapping[str, str]
 ) -> Iterator[Overrun]:
     """Yield an `Overrun` for each step that writes past the end of the common work area.
 
-    Each lists the live tensors and buffers in the excess. `table` is the chip's `work_area_table`,
+    Each lists the live tensors and buffers in the excess. `profile` is that of the chip,
     `placements` the memory of each tensor. Yields nothing without a work area; overruns need not do
     harm.
     """
@@ -226,9 +238,11 @@ def find_overruns(
         return
     for index, step in enumerate(net.steps):
         node = PlacedStep.from_step(net, step, placements)
-        rule = OVERRUNS[table].get(step.op)
+        rule = _get_overrun_rule(profile, step.op)
         spans = () if rule is None else rule(node)
-        possible_rule = POSSIBLE_OVERRUNS.get(table, {}).get(step.op)
+        possible_rule = None
+        if step.op not in profile.overruns:
+            possible_rule = POSSIBLE_OVERRUNS.get(profile.work_area_table, {}).get(step.op)
         confirmed_bytes = max((end for _, end in spans), default=0)
         possible_bytes = 0 if possible_rule is None else possible_rule(node)
         required_bytes = max(confirmed_bytes, possible_bytes)
@@ -239,7 +253,7 @@ def find_overruns(
             or work_area.offset + confirmed_bytes > _get_region_end(memory, work_area)
         )
         find_exposed = _EXPOSURE_RULES.get(step.op, _find_exposed_default)
-        exposed = dict(find_exposed(node, memory, work_area, table))
+        exposed = dict(find_exposed(node, memory, work_area, profile.work_area_table))
         if _is_input_needed_later(net, node, index):
             exposed.pop(node.x.name, None)
         overwritten: set[str] = set()
@@ -252,8 +266,15 @@ def find_overruns(
         yield Overrun(step, required_bytes, end_offset, tuple(sorted(overwritten)), is_confirmed)
 
 
+def _get_overrun_rule(profile: PackerProfile, operator: str) -> OverrunRule | None:
+    """Return the rule of `operator` on the chip of `profile`; None if it stays in its work area."""
+    if operator in profile.overruns:
+        return OVERRUN_FORMS[profile.overruns[operator]]
+    return OVERRUNS[profile.work_area_table].get(operator)
+
+
 def check_overruns(
-    net: PackerGraph, memory: MemoryPlan, table: str, placements: Mapping[str, str]
+    net: PackerGraph, memory: MemoryPlan, profile: PackerProfile, placements: Mapping[str, str]
 ) -> Iterator[VerdictFinding]:
     """Yield a finding for each step that writes past its work area, if that does or may do harm.
 
@@ -264,7 +285,7 @@ def check_overruns(
     work_area = find_work_area(memory)
     if work_area is None:
         return
-    for overrun in find_overruns(net, memory, table, placements):
+    for overrun in find_overruns(net, memory, profile, placements):
         step = overrun.step
         rule = f"{step.op} must stay within its work area"
         value = f"{overrun.required_bytes} bytes, {work_area.size} are planned"

@@ -23,7 +23,9 @@ from ....operators.formats import (
     SOFTMAX,
     SUB,
 )
+from ....targets import Target
 from ....targets.verdict import VerdictFinding
+from ...faults import LunaFault
 from ...packer_profile import get_packer_profile
 from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
@@ -31,7 +33,7 @@ from ..packer_graph import PackerStep
 from .findings import MAX_COPY_BYTES, PlannedGraph, make_wrong_result_finding
 from .work_areas import MAX_DEPTHWISE_CHUNK_BYTES, PlacedStep
 
-__all__ = ["PLACEMENT_RULES"]
+__all__ = ["get_placement_rules"]
 
 #: Yields the findings on a step: (plan, step, the step with its tensors and memories).
 PlacementRule = Callable[[PlannedGraph, PackerStep, PlacedStep], Iterator[VerdictFinding]]
@@ -429,11 +431,23 @@ def _check_lstm_layout(
     """Yield findings of level "right" on `batch_first` and the input shape of an LSTMInt.
 
     `batch_first` must be that of the chip, or 1 with axes 1 and 2 of the input of one size; where
-    it must be 1, these must have one size.
+    it must be 1, these must have one size. Versions that follow `batch_first` take any.
     """
-    needs_batch_first = get_packer_profile(plan.target).lstm_batch_first
-    is_square = node.x.shape[1] == node.x.shape[2]
+    profile = get_packer_profile(plan.target)
     has_batch_first = bool(step.get("batch_first"))
+    follows_batch_first = step.op in profile.follow_batch_first
+    batch_axis = 1 if follows_batch_first and not has_batch_first else 0
+    if node.x.shape[batch_axis] != 1:
+        yield make_wrong_result_finding(
+            step,
+            f"axis {batch_axis} of the input of an LSTMInt is the batch, which must be 1",
+            list(node.x.shape),
+            "transpose the input, or quantize for this version",
+        )
+    if follows_batch_first:
+        return
+    needs_batch_first = profile.lstm_batch_first
+    is_square = node.x.shape[1] == node.x.shape[2]
     if has_batch_first != needs_batch_first and not (has_batch_first and is_square):
         yield make_wrong_result_finding(
             step,
@@ -568,6 +582,34 @@ def _check_pad_output(
         )
 
 
+def _check_layer_norm_shared(
+    plan: PlannedGraph, step: PackerStep, node: PlacedStep
+) -> Iterator[VerdictFinding]:
+    """Yield a finding of level "right" unless a LayerNormInt has all its tensors in PSRAM."""
+    if not (node.is_input_in_psram() and node.is_output_in_psram):
+        yield make_wrong_result_finding(
+            step,
+            "input and output of a LayerNormInt must be in psram",
+            "shared memory",
+            "--threshold4 1",
+        )
+
+
+#: Rules of versions that have a fault; the rules of other faults in the tables below apply to all.
+FAULT_RULES: Mapping[LunaFault, Mapping[str, PlacementRule]] = MappingProxyType(
+    {LunaFault.NORM_SHARED: {LAYER_NORM.name: _check_layer_norm_shared}}
+)
+
+#: Rules that no longer apply in versions without this fault.
+RULE_FAULTS: Mapping[PlacementRule, LunaFault] = MappingProxyType(
+    {
+        _check_add_single_psram_operand: LunaFault.ADD_EXTERNAL,
+        _check_add_shift: LunaFault.ADD_EXTERNAL,
+        _check_multirow_linear: LunaFault.LINEAR_ROWS,
+        _check_sub_placement: LunaFault.SUB_PLACEMENT,
+    }
+)
+
 #: Rules that arcs and venusA have in common.
 _ARCS_VENUSA_RULES: Mapping[str, tuple[PlacementRule, ...]] = {
     LSTM.name: (_check_lstm_prefetch,),
@@ -614,3 +656,17 @@ PLACEMENT_RULES: Mapping[str, Mapping[str, tuple[PlacementRule, ...]]] = Mapping
         },
     }
 )
+
+
+def get_placement_rules(target: Target, operator: str) -> tuple[PlacementRule, ...]:
+    """Return the rules of `operator` for all chips, the chip of `target` and its version."""
+    table = get_packer_profile(target).work_area_table
+    rules = (*PLACEMENT_RULES[""].get(operator, ()), *PLACEMENT_RULES[table].get(operator, ()))
+    rules_of_version = tuple(
+        by_operator[operator]
+        for fault, by_operator in FAULT_RULES.items()
+        if fault in target.faults and operator in by_operator
+    )
+    return rules_of_version + tuple(
+        rule for rule in rules if rule not in RULE_FAULTS or RULE_FAULTS[rule] in target.faults
+    )

@@ -298,12 +298,12 @@ def _collect_work_areas(
     A block is as large as the largest work area in that memory, rounded up to 16; all blocks live
     from the first to the last step with a work area.
     """
-    table = get_packer_profile(target).work_area_table
+    profile = get_packer_profile(target)
     bytes_by_node: dict[str, int] = {}
     block_bytes: dict[str, int] = {}
     first_step, last_step = len(net.steps), -1
     for index, step in enumerate(net.steps):
-        memory, size = get_work_area(PlacedStep.from_step(net, step, placements), table)
+        memory, size = get_work_area(PlacedStep.from_step(net, step, placements), profile)
         if size > 0:
             bytes_by_node[step.name] = size
             block_bytes[memory] = max(block_bytes.get(memory, 0), size)

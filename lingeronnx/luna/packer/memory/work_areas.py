@@ -30,10 +30,17 @@ from ....operators.formats import (
     SOFTMAX,
     SUB,
 )
+from ...packer_profile import PackerProfile
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor
 
-__all__ = ["MAX_DEPTHWISE_CHUNK_BYTES", "PlacedStep", "WORK_AREA_RULES", "get_work_area"]
+__all__ = [
+    "MAX_DEPTHWISE_CHUNK_BYTES",
+    "PlacedStep",
+    "WORK_AREA_FORMS",
+    "WORK_AREA_RULES",
+    "get_work_area",
+]
 
 
 class PlacedStep(NamedTuple):
@@ -544,16 +551,110 @@ WORK_AREA_RULES: Mapping[str, Mapping[str, WorkAreaRule]] = MappingProxyType(
     }
 )
 
+
+# ---- rules of later versions ---------------------------------------------------------------------
+
+
+def _get_linear_area_by_output(node: PlacedStep) -> int:
+    """Return the work area of a LinearInt: the larger of the planned bytes of input and output.
+
+    Two operands of different widths are staged as well, in the larger one.
+    """
+    return max(node.x.planned_bytes, node.y.planned_bytes)
+
+
+def _get_conv1d_area(node: PlacedStep) -> int:
+    """Return the work area of a Conv1dInt: its output, unless the channels are a multiple of 4."""
+    return 0 if node.y.shape[1] % 4 == 0 else node.y.planned_bytes
+
+
+def _make_curve_rule(input_q: int, bytes_by_width: Mapping[int, int]) -> WorkAreaRule:
+    """Make the function that computes the work area of a curve with inputs of several formats.
+
+    Inputs with scale 2^`input_q` need none, others `bytes_by_width` per element, by their bytes.
+    """
+
+    def get_curve_area(node: PlacedStep) -> int:
+        """Return the work area in bytes, in which the input is converted to the table's format."""
+        if node.step.get("scale_x") == 2.0**input_q:
+            return 0
+        return bytes_by_width.get(node.x.width, 0) * node.x.elements
+
+    return get_curve_area
+
+
+def _get_gru_area_venus(node: PlacedStep) -> int:
+    """Return the work area of a GRUInt on venus: 16 bytes per hidden unit, and all constants."""
+    constant_bytes = sum(t.planned_bytes for t in node.inputs if t.is_constant)
+    return 16 * int(node.step.get("hidden_size")) + constant_bytes
+
+
+def _get_gru_area(node: PlacedStep) -> int:
+    """Return the work area of a GRUInt on arcs and venusA: 32 bytes per hidden unit and sample."""
+    samples = 1 if len(node.x.shape) < 3 else min(node.x.shape[:2])
+    return 32 * int(node.step.get("hidden_size")) * samples
+
+
+def _get_layer_norm_area_venus_q15(node: PlacedStep) -> int:
+    """Return the work area of a LayerNormInt on venus: 8 T + 8, and copies of its constants.
+
+    T is the length of a row. Constants in shared memory are not copied.
+    """
+    copied_bytes = sum(
+        tensor.size_bytes for tensor in node.inputs[1:] if node.placements[tensor.name] != SHARE
+    )
+    return 8 * node.inputs[1].elements + 8 + copied_bytes
+
+
+def _get_layer_norm_area_arcs_q15(node: PlacedStep) -> int:
+    """Return the work area of a LayerNormInt on arcs: 14 T + 8, and T rounded up to 4.
+
+    T is the length of a row.
+    """
+    row_length = node.inputs[1].elements
+    return 14 * row_length + 8 + round_up(row_length, 4)
+
+
+def _get_layer_norm_area_venusa_q15(node: PlacedStep) -> int:
+    """Return the work area of a LayerNormInt on venusA: 8 T + 4, and twice T rounded up to 2.
+
+    T is the length of a row.
+    """
+    row_length = node.inputs[1].elements
+    return 8 * row_length + 4 + 2 * round_up(row_length, 2)
+
+
+#: Name -> rule of a later version that replaces the table's, for `PackerProfile.work_areas`.
+WORK_AREA_FORMS: Mapping[str, WorkAreaRule] = MappingProxyType(
+    {
+        "none": lambda node: 0,
+        "input or output": _get_linear_area_by_output,
+        "unaligned channels": _get_conv1d_area,
+        "curve Q11": _make_curve_rule(11, {2: 2}),
+        "curve Q27": _make_curve_rule(27, {1: 6, 2: 4, 4: 4}),
+        "batch norm 1d": _get_batch_norm_area,
+        "gru venus": _get_gru_area_venus,
+        "gru": _get_gru_area,
+        "layer norm venus Q15": _get_layer_norm_area_venus_q15,
+        "layer norm arcs Q15": _get_layer_norm_area_arcs_q15,
+        "layer norm venusA Q15": _get_layer_norm_area_venusa_q15,
+    }
+)
+
 #: Operators whose work area is in the memory of their input; those of others are in shared memory.
 INPUT_PLACED_OPERATORS = (AVG_POOL2D.name, PAD.name, MUL.name)
 
 
-def get_work_area(node: PlacedStep, table: str) -> tuple[str, int]:
+def get_work_area(node: PlacedStep, profile: PackerProfile) -> tuple[str, int]:
     """Return (memory, bytes) of the work area of `node`; 0 bytes if it needs none.
 
     The memory is PSRAM only for AvgPool2dInt, iqPad and iqMul with their input there, else shared
-    memory. `table` is the chip's `PackerProfile.work_area_table`.
+    memory.
     """
-    rule = WORK_AREA_RULES[table].get(node.step.op)
+    form = profile.work_areas.get(node.step.op)
+    if form is not None:
+        rule: WorkAreaRule | None = WORK_AREA_FORMS[form]
+    else:
+        rule = WORK_AREA_RULES[profile.work_area_table].get(node.step.op)
     follows_input = node.step.op in INPUT_PLACED_OPERATORS and node.is_input_in_psram()
     return PSRAM if follows_input else SHARE, 0 if rule is None else rule(node)

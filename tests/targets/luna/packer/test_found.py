@@ -238,7 +238,11 @@ def test_a_single_output_is_told_of():
     assert (node.y.shape, node.is_output_in_psram) == ((1, 4, 1), True)
     assert POSSIBLE_OVERRUNS["venusA"]["LinearInt"](node) == 2 * node.x.elements == 40
     assert (
-        list(find_overruns(net, evaluate_graph(proto, row, words).memory_plan, "venusA", places))
+        list(
+            find_overruns(
+                net, evaluate_graph(proto, row, words).memory_plan, row.vendor.packing, places
+            )
+        )
         == []
     )
 
