@@ -328,7 +328,9 @@ class LayerNormArithmetic(Arithmetic):
 class LstmFormat(Enum):
     """Fixed-point formats of sums, gates, cell and state; the values are options of the kernels.
 
-    WIDE is Q27, except that f*c is not clipped to 32 bits if the state has more than 8 bits.
+    WIDE is Q27, except that f*c is not clipped to 32 bits if the state has more than 8 bits. The
+    Q15 of training software does not saturate the products of Q15_CLIPPED_CELL (a cell of 16 bits)
+    and Q15_WIDE_CELL (32 bits).
     """
 
     Q27 = "q27"
@@ -336,6 +338,17 @@ class LstmFormat(Enum):
     Q11 = "q11"
     Q15 = "q15"
     Q7 = "q7"
+    Q15_CLIPPED_CELL = "q15, the cell clipped at 1"
+    Q15_WIDE_CELL = "q15, a cell of 32 bits"
+
+    @property
+    def kernel_option(self) -> str:
+        """The option of the executor's kernel: for most formats their value."""
+        options = {
+            LstmFormat.Q15_CLIPPED_CELL: "q15",
+            LstmFormat.Q15_WIDE_CELL: "q15_wide",
+        }
+        return options.get(self, self.value)
 
 
 class GruVariant(Enum):
@@ -351,6 +364,9 @@ class GruVariant(Enum):
     Q7 = "q7"
     BEFORE = "before"
     COMMON = "common"
+    CANDIDATE_WEIGHTED = "sums in Q11, z weighs the candidate"
+    RESET_BEFORE = "sums in Q27, the state reset before the product"
+    RESET_AFTER = "sums at the finer of their scales, the product reset"
 
 
 @dataclass(frozen=True)
@@ -372,10 +388,13 @@ class LstmArithmetic(RecurrentArithmetic):
     """LSTMInt.
 
     gates : order of the gates in weights and biases.
+    follows_batch_first : whether the attribute alone decides which axis is time; otherwise an input
+    [1, T, I] has the time on axis 1 in any case.
     """
 
     form: LstmFormat = LstmFormat.Q27
     gates: str = "ifgo"
+    follows_batch_first: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError unless `gates` is a permutation of "ifgo"."""

@@ -20,7 +20,7 @@ from simulator.kernels.lookup_table import Table, all_integers
 from simulator.kernels.matmul import MatMul
 from simulator.kernels.pool import AvgPool, MaxPool, luna_average
 from simulator.kernels.quant_dequant import Dequant, Quant
-from simulator.kernels.recurrent.gru import ExecutorGru, Gru
+from simulator.kernels.recurrent.gru import CandidateGru, ExecutorGru, Gru
 from simulator.kernels.recurrent.lstm import Lstm
 from simulator.kernels.recurrent.training_rnn import TrainedGru, TrainedLstm
 from simulator.kernels.shape import Concat, Constant, Reshape, Transpose
@@ -32,6 +32,7 @@ __all__ = [
     "AddShift",
     "ArgMax",
     "AvgPool",
+    "CandidateGru",
     "ChannelAffine",
     "Clip",
     "Concat",

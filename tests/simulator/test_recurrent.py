@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.fixed_point import ChainedRescale, Rescale
-from simulator.kernels import ExecutorGru, Gru, Lstm
+from simulator.kernels import CandidateGru, ExecutorGru, Gru, Lstm
 from simulator.kernels.recurrent.layer import RecurrentKernel
 from simulator.piecewise import evaluate_curve, load_piecewise
 from simulator.program import SimulatorError, Step, TensorSpec, compile_program
@@ -118,6 +118,69 @@ def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
     assert c.tolist() == want[2]
 
 
+@few
+@given(
+    SEEDS,
+    st.sampled_from(["q15", "q15_wide"]),
+    st.booleans(),
+    st.booleans(),
+    st.integers(-10, 10),
+    st.integers(-10, 10),
+    st.integers(5, 9),
+)
+@example(2, "q15", True, True, -10, -10, 7)
+@example(3, "q15_wide", False, True, -10, -10, 7)
+def test_lstm_with_gates_of_16_bits(seed, arithmetic, forward, extremes, shift_x, shift_h, q):
+    """Later executors of venus: a cell that is cut at 1, and one of 32 bits up to its limit."""
+    x, w, r, b, d = layer(seed, 4, extremes=extremes)
+    out = Lstm.make_output_rescale(arithmetic, 2.0**q, 8)
+    kernel = Lstm(
+        w,
+        r,
+        b,
+        d,
+        shifted(shift_x),
+        shifted(shift_h),
+        out,
+        forward,
+        output_indices=(0, 1, 2),
+        arithmetic=arithmetic,
+        table="venus",
+    )
+    y, h, c = states(kernel, x)
+    want = naive.lstm(x, w, r, b, d, shift_x, shift_h, triple(out), arithmetic, "venus", forward)
+    if arithmetic == "q15":
+        units = r.shape[1]
+        packed = np.ascontiguousarray(c).view(np.int16)
+        assert not packed[..., units:].any()
+        c = packed[..., :units]
+    assert (y.tolist(), h.tolist(), c.tolist()) == want
+
+
+@pytest.mark.parametrize("start", (-(2**31), -70000, 2**31 - 1))
+def test_products_of_a_large_cell_are_saturated(start):
+    """A given cell of 32 bits: the product with the forget gate passes 32 bits and is cut."""
+    x, w, r, b, d = layer(8, 4)
+    out = Lstm.make_output_rescale("q15_wide", 2.0**7, 8)
+    cells = np.full((len(x), 1, r.shape[1]), start, np.int32)
+    kernel = Lstm(
+        w,
+        r,
+        b,
+        d,
+        shifted(2),
+        shifted(2),
+        out,
+        output_indices=(0, 1, 2),
+        state_inputs=("c",),
+        arithmetic="q15_wide",
+        table="venus",
+    )
+    have = states(kernel, x, c=cells)
+    want = naive.lstm(x, w, r, b, d, 2, 2, triple(out), "q15_wide", "venus", True, cells=cells)
+    assert tuple(a.tolist() for a in have) == want
+
+
 @pytest.mark.slow
 @few
 @given(
@@ -170,6 +233,63 @@ def test_gru_of_the_executor(seed, chip, extremes, shift_x, shift_h, q):
     )
     y, h = states(kernel, x)
     want = naive.gru_executor(x, w, r, b, d, shift_x, shift_h, triple(out), chip, chip != "venusA")
+    assert (y.tolist(), h.tolist()) == want
+
+
+def later_gru(chip, parts, sums, q_h, q_o, forward, **more):
+    """Return the kernel of a later executor; `sums` are log2 of the scales of both gate sums."""
+    if chip == "venus":
+        return CandidateGru(
+            *parts,
+            *(shifted(q - 11) for q in sums),
+            Rescale.from_shift(15 - q_h, 8),
+            forward,
+            increment_rescale=Rescale.from_shift(15 + q_h - q_o, 32),
+            **more,
+        )
+    bits = max(sums) if chip == "venusA" else 27
+    return Gru(
+        *parts,
+        *(shifted(q - bits) for q in sums),
+        Rescale.from_shift(31 - q_h, 8),
+        forward,
+        reset_after=chip == "venusA",
+        table=chip,
+        saturates_candidate=False,
+        sum_fraction_bits=bits,
+        **more,
+    )
+
+
+@few
+@given(
+    SEEDS,
+    st.sampled_from(CHIPS),
+    st.booleans(),
+    st.booleans(),
+    st.tuples(st.integers(11, 32), st.integers(11, 32)),
+    st.integers(5, 9),
+    st.integers(-2, 2),
+    st.booleans(),
+)
+@example(5, "venus", True, True, (11, 11), 7, 0, True)
+@example(6, "arcs", True, True, (11, 30), 7, 0, True)
+@example(7, "venusA", False, True, (32, 11), 7, 0, True)
+def test_gru_of_later_executors(seed, chip, forward, extremes, sums, q_h, more, starts):
+    """Each chip's own unit: sums of any scales, states that are given, n above the state's
+    largest number.
+    """
+    x, w, r, b, d = layer(seed, 3, extremes=extremes, bias=2**31 - 1 if sums[0] > 24 else 1 << 14)
+    feeds = {}
+    if starts:
+        feeds["h"] = integers(np.random.default_rng(seed), (len(x), 1, r.shape[1]), np.int8)
+    kernel = later_gru(
+        chip, (w, r, b, d), sums, q_h, q_h + more, forward, state_inputs=tuple(feeds)
+    )
+    y, h = states(kernel, x, **feeds)
+    want = naive.gru_of_later_executors(
+        chip, x, w, r, b, d, sums, q_h, q_h + more, forward, feeds.get("h")
+    )
     assert (y.tolist(), h.tolist()) == want
 
 

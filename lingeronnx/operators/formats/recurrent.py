@@ -89,15 +89,31 @@ def _require_weight_inputs(info: KernelInfo) -> list[int]:
     return weights
 
 
-def _optional_input_indices(node: ir.Node) -> dict[str, int]:
+def _has_state_first(node: ir.Node, input_shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the first optional input of `node`, an integer LSTM or GRU, is a state, not lengths.
+
+    True in dialect v3, which has attribute `has_hidden`, or if the shape of input 1 has rank 3. It
+    is in `input_shapes`, the shapes of all inputs, or if these are empty in the graph.
+    """
+    if ir.get_attr(node, "has_hidden", 0):
+        return True
+    first = node.inputs[1] if len(node.inputs) > 1 else None
+    if first is None:
+        return False
+    shape = input_shapes[1] if input_shapes else ir.get_shape(first)
+    return len(shape or ()) == 3
+
+
+def _optional_input_indices(
+    node: ir.Node, input_shapes: Sequence[tuple[int, ...]] = ()
+) -> dict[str, int]:
     """Return name -> input index of "lengths", "h" and "c", as far as `node` has them.
 
-    `node` is an integer LSTM or GRU. They stand in this order between x and the weights. A node
-    with attribute `has_hidden` (dialect v3) has no lengths.
+    `node` is an integer LSTM or GRU. They stand in this order between x and the weights; lengths
+    may be missing, see `_has_state_first`. `input_shapes` are the shapes of all inputs, if known.
     """
     end = (_find_weight_inputs(node) or [len(node.inputs)])[0]
-    # Dialect v3 has no lengths.
-    keys = OPTIONAL_INPUTS[1:] if ir.get_attr(node, "has_hidden", 0) else OPTIONAL_INPUTS
+    keys = OPTIONAL_INPUTS[1:] if _has_state_first(node, input_shapes) else OPTIONAL_INPUTS
     indices = {}
     for index, key in enumerate(keys, 1):
         if index < end and node.inputs[index] is not None:
@@ -105,17 +121,20 @@ def _optional_input_indices(node: ir.Node) -> dict[str, int]:
     return indices
 
 
-def input_indices(node: ir.Node) -> dict[str, int]:
+def input_indices(
+    node: ir.Node, input_shapes: Sequence[tuple[int, ...]] = ()
+) -> dict[str, int]:
     """Return name -> index of the inputs of an integer LSTM or GRU other than x.
 
     "lengths", "h" and "c" as far as present, then weight_x, weight_h, bias_x and bias_h, which
-    follow each other from the first weight on.
+    follow each other from the first weight on. `input_shapes` are the shapes of all inputs, if
+    known.
     """
     first = (_find_weight_inputs(node) or [len(node.inputs)])[0]
     fields = zip(
         ("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False
     )
-    return {**_optional_input_indices(node), **dict(fields)}
+    return {**_optional_input_indices(node, input_shapes), **dict(fields)}
 
 
 #: Older variants have lengths and states between x and the weights.
@@ -247,7 +266,7 @@ class RecurrentIntegerOp(Format):
         steps = info.input_shapes[0][self.time_axis(info)]
         constants = {}
         run_time_names = []
-        for name, index in _optional_input_indices(info.node).items():
+        for name, index in _optional_input_indices(info.node, info.input_shapes).items():
             default = steps if name == "lengths" else 0
             if index not in info.constants:
                 run_time_names.append(name)
@@ -268,7 +287,7 @@ class RecurrentIntegerOp(Format):
             return
         name = given_names[0]
         subject = "lengths of parts of the input" if name == "lengths" else "initial states"
-        index = _optional_input_indices(info.node)[name]
+        index = _optional_input_indices(info.node, info.input_shapes)[name]
         raise ModelError(f"{info.label}: {subject} (input {index}) are not simulated")
 
     def _reorder_parameters(self, info: KernelInfo) -> dict[str, np.ndarray]:
@@ -297,7 +316,8 @@ class RecurrentIntegerOp(Format):
         standard layer's time axis is 0, so that inputs and outputs of a batch-first node are
         transposed.
         """
-        attrs, indices = builder.attrs, input_indices(builder.node)
+        attrs = builder.attrs
+        indices = input_indices(builder.node, builder.info.input_shapes)
         batch_first = bool(self.time_axis(builder.info))
 
         def swap_time_and_batch(value: ir.Value) -> ir.Value:
@@ -432,13 +452,14 @@ class Lstm(RecurrentIntegerOp):
     def time_axis(self, info: KernelInfo) -> int:
         """Return the axis of time: 1 if batch_first is not 0, or axis 0 has size 1, else 0.
 
-        The second condition holds for chips only, which treat [1, T, I] as batch first in any case,
-        not for training software.
+        The second condition holds only for chips that treat [1, T, I] as batch first in any case,
+        not for training software or executors that follow the attribute.
         """
         if info.attributes["batch_first"]:
             return 1
-        is_trained = info.expect_arithmetic(kinds.LstmArithmetic).trained
-        return 1 if info.input_shapes[0][0] == 1 and not is_trained else 0
+        arithmetic = info.expect_arithmetic(kinds.LstmArithmetic)
+        follows_attribute = arithmetic.trained or arithmetic.follows_batch_first
+        return 1 if info.input_shapes[0][0] == 1 and not follows_attribute else 0
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the LSTM kernel in the arithmetic of the target (an executor, or training).
@@ -456,13 +477,15 @@ class Lstm(RecurrentIntegerOp):
         form = arithmetic.form
         if form is kinds.LstmFormat.WIDE and bits <= 8:
             form = kinds.LstmFormat.Q27
-        scale = self.state_scale(info.attributes)
+        if form is kinds.LstmFormat.Q15_WIDE_CELL:
+            _require_cell_scale(info)
+        scale, option = self.state_scale(info.attributes), form.kernel_option
         return Kernel(
             **arguments,
-            **self.make_sum_rescales(info, Kernel.fraction_bits[form.value][0], True),
-            rescale_o=Kernel.make_output_rescale(form.value, scale, bits),
+            **self.make_sum_rescales(info, Kernel.fraction_bits[option][0], True),
+            rescale_o=Kernel.make_output_rescale(option, scale, bits),
             is_forward=bool(info.attributes["go_forward"]),
-            arithmetic=form.value,
+            arithmetic=option,
             table=arithmetic.table.value,
         )
 
@@ -471,18 +494,30 @@ class Lstm(RecurrentIntegerOp):
     ) -> list[Affine | None]:
         """Return scale and bits of sequence, hidden state and cell.
 
-        The cell has 15 fractional bits in 32; in format Q11 it is packed, and None. In training
-        software sequence and state have its state scale, and the cell 16 bits at its cell scale.
+        The cell has 15 fractional bits in 32; where it is packed (formats Q11 and
+        Q15_CLIPPED_CELL), it is None. In training software sequence and state have its state scale,
+        and the cell 16 bits at its cell scale.
         """
         arithmetic = info.expect_arithmetic(kinds.LstmArithmetic)
         if arithmetic.trained:
             return super().all_output_qparams(info, scales)
         qparams = self.output_qparams(info.attributes, scales)
-        cell = None if arithmetic.form is kinds.LstmFormat.Q11 else Affine(2.0**15, 32)
+        is_packed = arithmetic.form in (
+            kinds.LstmFormat.Q11,
+            kinds.LstmFormat.Q15_CLIPPED_CELL,
+        )
+        cell = None if is_packed else Affine(2.0**15, 32)
         return [qparams, qparams, cell]
 
 
 LSTM = Lstm()
+
+
+def _require_cell_scale(info: KernelInfo) -> None:
+    """Raise ModelError if an LSTM has an attribute scale_c other than 2^15."""
+    scale = info.attributes.get("scale_c")
+    if scale is not None and scale != 2.0**15:
+        raise ModelError(f"{info.label}: scale_c = {scale:g}; it must be 32768")
 
 
 class Gru(RecurrentIntegerOp):
@@ -511,27 +546,25 @@ class Gru(RecurrentIntegerOp):
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the GRU kernel in the arithmetic of the target.
 
-        This is that of the training software, that of an executor (11 fractional bits in the sums),
-        or for variant DEFINED the generic one (27).
+        This is that of the training software, that of an executor's version, or for variant DEFINED
+        the generic one (27 fractional bits in the sums).
         """
-        from simulator.fixed_point import Rescale
-        from simulator.kernels import ExecutorGru
         from simulator.kernels import Gru as Kernel
 
         arithmetic = info.expect_arithmetic(kinds.GruArithmetic)
         arguments = self.make_kernel_arguments(info)
         if arithmetic.trained:
             return recurrent_training.make_gru_kernel(info, arithmetic, arguments)
-        bits, scale = get_int(info.attributes, "o_bits", 8), self.state_scale(info.attributes)
+        if arithmetic.form in (
+            kinds.GruVariant.HALVED,
+            kinds.GruVariant.HALVED_NOT_IN_GATES,
+        ):
+            return self._make_halving_kernel(info, arithmetic, arguments)
+        if arithmetic.form is kinds.GruVariant.CANDIDATE_WEIGHTED:
+            return self._make_candidate_kernel(info, arithmetic, arguments)
         if arithmetic.form is not kinds.GruVariant.DEFINED:
-            shift = 14 - info.require_exponent("scale_o", scale)
-            return ExecutorGru(
-                **arguments,
-                **self.make_sum_rescales(info, 11, False),
-                rescale_o=Rescale.from_shift(shift, bits),
-                table=arithmetic.table.value,
-                uses_state_sums=arithmetic.form is kinds.GruVariant.HALVED,
-            )
+            return self._make_shifting_kernel(info, arithmetic, arguments)
+        bits, scale = get_int(info.attributes, "o_bits", 8), self.state_scale(info.attributes)
         return Kernel(
             **arguments,
             **self.make_sum_rescales(info, 27, True),
@@ -540,6 +573,93 @@ class Gru(RecurrentIntegerOp):
             reset_after=bool(info.attributes["linear_before_reset"]),
             gate_bits=32 if bits <= 8 else 16,
         )
+
+    def _make_halving_kernel(
+        self, info: KernelInfo, arithmetic: kinds.GruArithmetic, arguments: Mapping[str, Any]
+    ) -> Kernel:
+        """Return the kernel of variants HALVED: 11 fractional bits in the sums, 7 in the gates."""
+        from simulator.fixed_point import Rescale
+        from simulator.kernels import ExecutorGru
+
+        bits, scale = get_int(info.attributes, "o_bits", 8), self.state_scale(info.attributes)
+        return ExecutorGru(
+            **arguments,
+            **self.make_sum_rescales(info, 11, False),
+            rescale_o=Rescale.from_shift(14 - info.require_exponent("scale_o", scale), bits),
+            table=arithmetic.table.value,
+            uses_state_sums=arithmetic.form is kinds.GruVariant.HALVED,
+        )
+
+    def _make_candidate_kernel(
+        self, info: KernelInfo, arithmetic: kinds.GruArithmetic, arguments: Mapping[str, Any]
+    ) -> Kernel:
+        """Return the kernel of variant CANDIDATE_WEIGHTED.
+
+        n is at scale_h, and the increment is shifted from it to scale_o. Raises ModelError if a
+        gate sum has less than 11 fractional bits.
+        """
+        from simulator.fixed_point import Rescale
+        from simulator.kernels import CandidateGru
+
+        for key, exponent in zip("ih", recurrent_training.get_sum_exponents(info), strict=True):
+            if exponent < 11:
+                raise ModelError(
+                    f"{info.label}: the scale of its gate sums (scale_{key}w) is 2^{exponent}; it "
+                    "must be at least 2^11"
+                )
+        q_h = self._state_exponent(info)
+        q_o = info.require_exponent("scale_o", self.state_scale(info.attributes))
+        return CandidateGru(
+            **arguments,
+            **self._make_shifted_sums(info, 11),
+            rescale_o=Rescale.from_shift(15 - q_h, get_int(info.attributes, "o_bits", 8)),
+            is_forward=bool(info.attributes["go_forward"]),
+            table=arithmetic.table.value,
+            increment_rescale=Rescale.from_shift(15 + q_h - q_o, 32),
+        )
+
+    def _make_shifting_kernel(
+        self, info: KernelInfo, arithmetic: kinds.GruArithmetic, arguments: Mapping[str, Any]
+    ) -> Kernel:
+        """Return the kernel of variants RESET_BEFORE and RESET_AFTER, with scale_h of the state.
+
+        The sums have 27 fractional bits, or as many as the finer of the two with RESET_AFTER.
+        """
+        from simulator.fixed_point import Rescale
+        from simulator.kernels import Gru as Kernel
+
+        is_reset_after = arithmetic.form is kinds.GruVariant.RESET_AFTER
+        fraction_bits = max(recurrent_training.get_sum_exponents(info)) if is_reset_after else 27
+        shift = 31 - self._state_exponent(info)
+        return Kernel(
+            **arguments,
+            **self._make_shifted_sums(info, fraction_bits),
+            rescale_o=Rescale.from_shift(shift, get_int(info.attributes, "o_bits", 8)),
+            is_forward=bool(info.attributes["go_forward"]),
+            reset_after=is_reset_after,
+            table=arithmetic.table.value,
+            saturates_candidate=False,
+            sum_fraction_bits=fraction_bits,
+        )
+
+    def _state_exponent(self, info: KernelInfo) -> int:
+        """Return log2 of scale_h, the state that later executors multiply."""
+        return info.require_exponent("scale_h", get_number(info.attributes, "scale_h"))
+
+    def _make_shifted_sums(self, info: KernelInfo, fraction_bits: int) -> dict[str, Any]:
+        """Return the shifts of both sums to `fraction_bits`, of accumulators saturated to 32 bits.
+
+        Keys are "rescale_x" and "rescale_h".
+        """
+        from simulator.fixed_point import ChainedRescale, Rescale
+
+        saturate = Rescale.from_shift(0, 32)
+        return {
+            key: ChainedRescale(saturate, Rescale.from_shift(exponent - fraction_bits, 32))
+            for key, exponent in zip(
+                ("rescale_x", "rescale_h"), recurrent_training.get_sum_exponents(info), strict=True
+            )
+        }
 
 
 GRU = Gru()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from simulator.fixed_point import Rescale
     from simulator.kernel import Kernel as SimulatorKernel
 
-__all__ = ["cell_scale", "make_gru_kernel", "make_lstm_kernel", "state_scale"]
+__all__ = ["cell_scale", "get_sum_exponents", "make_gru_kernel", "make_lstm_kernel", "state_scale"]
 
 
 def _is_dialect_v1(info: KernelInfo) -> bool:
@@ -82,12 +82,12 @@ def _make_sum_rescales(info: KernelInfo, bits: int) -> dict[str, Any]:
     from simulator.fixed_point import Rescale
 
     rescales = {}
-    for key, exponent in zip(("rescale_x", "rescale_h"), _sum_exponents(info), strict=True):
+    for key, exponent in zip(("rescale_x", "rescale_h"), get_sum_exponents(info), strict=True):
         rescales[key] = Rescale.from_shift(exponent - bits, 32)
     return rescales
 
 
-def _sum_exponents(info: KernelInfo) -> tuple[int, int]:
+def get_sum_exponents(info: KernelInfo) -> tuple[int, int]:
     """Return log2 of the scales of the sums over input and recurrent state.
 
     These are scale_x * scale_iw and scale_h * scale_hw; ModelError if a scale is not a power of
@@ -158,7 +158,7 @@ def make_gru_kernel(
 
     exponent = info.require_exponent("scale_o", state_scale(info))
     bits = get_int(info.attributes, "o_bits", 8)
-    common_exponent = max(_sum_exponents(info))
+    common_exponent = max(get_sum_exponents(info))
     fraction_bits_by_form = {GruVariant.BEFORE: 27, GruVariant.COMMON: common_exponent}
     fraction_bits = fraction_bits_by_form.get(arithmetic.form, 11)
     return TrainedGru(

@@ -98,10 +98,12 @@ class _RecurrentOpRun(Integer):
         defines them.
         """
         x, *optional_inputs = inputs[:-4]
+        if optional_inputs and optional_inputs[0] is not None and optional_inputs[0].ndim == 3:
+            optional_inputs.insert(0, None)  # states without lengths
         gate_order = self.get_target_gate_order(arithmetic)
         weights = [self.reorder_gates(array.astype(np.int64), gate_order) for array in inputs[-4:]]
         lengths, *initial_states = [*optional_inputs, None, None, None][:3]
-        is_time_first = self.is_time_first(a, x)
+        is_time_first = self.is_time_first(a, arithmetic, x)
         batch = np.moveaxis(x, 0, 1) if is_time_first else x  # [N, T, I]
         units = weights[1].shape[1]
         y = np.zeros((*batch.shape[:2], units), np.int64)
@@ -132,7 +134,7 @@ class _RecurrentOpRun(Integer):
         by_gate = np.split(array, len(gates))
         return np.concatenate([by_gate[gates.index(gate)] for gate in self.gate_order])
 
-    def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
+    def is_time_first(self, a: Attributes, arithmetic: Arithmetic, x: np.ndarray) -> bool:
         """Whether axis 0 of `x` is time, not the batch: attribute batch_first is 0 or missing."""
         return not a.get("batch_first")
 
@@ -199,11 +201,15 @@ class _RecurrentOpRun(Integer):
         raise NotImplementedError
 
 
+#: Format with gates in Q15 -> bits of the cell.
+_Q15_CELL_BITS = {LstmFormat.Q15_CLIPPED_CELL: 16, LstmFormat.Q15_WIDE_CELL: 32}
+
+
 class Lstm(_RecurrentOpRun):
     """LSTM with gates i, f, g, o.
 
-    On venus, sums are Q11 and gates have 8 bits; on the other targets, sums are Q27 and gates have
-    16 bits.
+    On venus, sums are Q11 and gates have 8 bits, or 16 in later executors; on the other targets,
+    sums are Q27 and gates have 16 bits.
     """
 
     gate_order = "ifgo"
@@ -213,9 +219,13 @@ class Lstm(_RecurrentOpRun):
         """Return the order of the LSTM's gates in the target's weights, a permutation of "ifgo"."""
         return expect_arithmetic(arithmetic, LstmArithmetic).gates
 
-    def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
-        """Whether axis 0 of `x` is time; the chips treat [1, T, I] as batch first in any case."""
-        return not a.get("batch_first") and x.shape[0] != 1
+    def is_time_first(self, a: Attributes, arithmetic: Arithmetic, x: np.ndarray) -> bool:
+        """Whether axis 0 of `x` is time.
+
+        Some executors treat [1, T, I] as batch first in any case, others follow the attribute.
+        """
+        follows_attribute = expect_arithmetic(arithmetic, LstmArithmetic).follows_batch_first
+        return not a.get("batch_first") and (follows_attribute or x.shape[0] != 1)
 
     def make_initial_state(self, units: int) -> State:
         """Return the state before the first step: hidden state and cell of zeros, one per unit."""
@@ -231,13 +241,13 @@ class Lstm(_RecurrentOpRun):
     ) -> State:
         """Return [hidden state, cell], one integer per unit, after one step with input x [I].
 
-        Gate sums and cells have 11 and 7 fractional bits, or 27 and 15, as the target computes
-        them; the hidden state has the output's scale.
+        Gate sums and cells have 11 and 7 fractional bits, 11 and 15, or 27 and 15, as the target
+        computes them; the hidden state has the output's scale.
         """
         arithmetic = expect_arithmetic(arithmetic, LstmArithmetic)
         h, c = state
         units, chip = len(h), arithmetic.table.value
-        is_q11 = arithmetic.form is LstmFormat.Q11
+        is_q11 = arithmetic.form in (LstmFormat.Q11, *_Q15_CELL_BITS)
         sums_x, sums_h = self.compute_sums(a, arithmetic, x, h, weights, 11 if is_q11 else 27, True)
         saturates_product = arithmetic.form is not LstmFormat.WIDE or a.o_bits <= 8
         new_h, new_c = [], []
@@ -246,7 +256,10 @@ class Lstm(_RecurrentOpRun):
                 _saturate(sums_x[k + u] + sums_h[k + u], 16 if is_q11 else 32)
                 for k in range(0, 4 * units, units)
             ]
-            if is_q11:
+            if arithmetic.form in _Q15_CELL_BITS:
+                output, cell = _step_lstm_q15(gates, c[u], chip, _Q15_CELL_BITS[arithmetic.form])
+                output_scale = 2.0**30
+            elif is_q11:
                 output, cell = _step_lstm_q11(gates, c[u], chip)
                 output_scale = 2.0**14
             else:
@@ -262,19 +275,20 @@ class Lstm(_RecurrentOpRun):
     ) -> Outputs:
         """Return the sequence `y`, the last hidden state and the last cell of an LSTM.
 
-        Sequence and hidden state have the output's width. The cell is int32; on venus, its first
-        half contains packed int16 values. Both have an axis of size 1 for the direction, first if
+        Sequence and hidden state have the output's width. The cell is int32; where it has 16 bits,
+        the first half contains packed int16 values. Both have an axis of size 1 for the direction, first if
         axis 0 of the sequence is time, else second.
         """
         h = cast_to_width([state[0] for state in last_states], a.o_bits)
         c = np.array([state[1] for state in last_states], np.int64)
-        if expect_arithmetic(arithmetic, LstmArithmetic).form is LstmFormat.Q11:
+        form = expect_arithmetic(arithmetic, LstmArithmetic).form
+        if form in (LstmFormat.Q11, LstmFormat.Q15_CLIPPED_CELL):
             packed = np.zeros((len(c), 2 * c.shape[1]), np.int16)
             packed[:, : c.shape[1]] = c
             cells = packed.view(np.int32)
         else:
             cells = c.astype(np.int32)
-        if self.is_time_first(a, y):
+        if self.is_time_first(a, arithmetic, y):
             return cast_to_width(y, a.o_bits), h[None], cells[None]
         return cast_to_width(y, a.o_bits), h[:, None], cells[:, None]
 
@@ -290,6 +304,20 @@ def _step_lstm_q11(gates: list[int], cell: int, chip: str) -> tuple[int, int]:
     cell_q11 = _saturate(round_shift_half_up(new_cell, 3), 16)
     output = o * evaluate_curve("tanh", chip, cell_q11, 8)
     return output, _saturate(round_shift_half_up(new_cell, 7), 16)
+
+
+def _step_lstm_q15(gates: list[int], cell: int, chip: str, cell_bits: int) -> tuple[int, int]:
+    """Return output (Q30) and new cell (Q15) of an LSTM unit from `gates` i, f, g, o in Q11.
+
+    Qn has n fractional bits. `cell` is the old cell in Q15; `chip` selects the tables. Both
+    products and their sum are saturated to 32 bits, and the new cell to `cell_bits`.
+    """
+    i, f, o = (evaluate_curve("sigmoid", chip, gates[k], 16) for k in (0, 1, 3))
+    candidate = _saturate(i * evaluate_curve("tanh", chip, gates[2], 16), 32)
+    new_cell = _saturate(_saturate(cell * f, 32) + candidate, 32)  # Q30
+    cell_q11 = _saturate(round_shift_half_up(new_cell, 19), 16)
+    output = o * evaluate_curve("tanh", chip, cell_q11, 16)
+    return output, _saturate(round_shift_half_up(new_cell, 15), cell_bits)
 
 
 def _step_lstm_q27(
@@ -312,11 +340,15 @@ def _step_lstm_q27(
     return o * activated, _saturate(round_shift_half_up(new_cell, 12), 32)
 
 
+#: Variants in which the state is halved in every step.
+_HALVED_VARIANTS = (GruVariant.HALVED, GruVariant.HALVED_NOT_IN_GATES)
+
+
 class Gru(_RecurrentOpRun):
     """GRU with gates r, z, n.
 
-    On the chips, gates have 8 bits, the state is halved, and time is always forward. On `generic`,
-    the computation is that of the definition.
+    On the chips, gates have 8 bits, the state is halved, and time is always forward; each chip has
+    another formula in later executors. On `generic`, the computation is that of the definition.
     """
 
     gate_order = "rzn"
@@ -327,12 +359,12 @@ class Gru(_RecurrentOpRun):
         return expect_arithmetic(arithmetic, GruArithmetic).gates
 
     def is_forward(self, a: Attributes, arithmetic: Arithmetic) -> bool:
-        """Whether steps go forward in time: always on chips, which ignore go_forward.
+        """Whether steps go forward in time: always where the state is halved.
 
-        On the generic target the attribute decides, true by default.
+        Otherwise the attribute go_forward decides, true by default.
         """
-        is_executor = expect_arithmetic(arithmetic, GruArithmetic).form is not GruVariant.DEFINED
-        return is_executor or super().is_forward(a, arithmetic)
+        is_halved = expect_arithmetic(arithmetic, GruArithmetic).form in _HALVED_VARIANTS
+        return is_halved or super().is_forward(a, arithmetic)
 
     def step(
         self,
@@ -347,9 +379,14 @@ class Gru(_RecurrentOpRun):
         The generic target follows the definition, the chips their own arithmetic.
         """
         arithmetic = expect_arithmetic(arithmetic, GruArithmetic)
-        if arithmetic.form is GruVariant.DEFINED:
-            return [self.step_as_defined(a, arithmetic, x, state[0], weights)]
-        return [self.step_on_chip(a, arithmetic, x, state[0], weights)]
+        steps = {
+            GruVariant.DEFINED: self.step_as_defined,
+            GruVariant.CANDIDATE_WEIGHTED: self.step_with_weighted_candidate,
+            GruVariant.RESET_BEFORE: self.step_with_reset_before,
+            GruVariant.RESET_AFTER: self.step_with_reset_after,
+        }
+        step = steps.get(arithmetic.form, self.step_on_chip)
+        return [step(a, arithmetic, x, state[0], weights)]
 
     def step_on_chip(
         self,
@@ -381,6 +418,124 @@ class Gru(_RecurrentOpRun):
             mixed = z * round_shift_half_up(h[u], 1) + (128 - z) * n
             requantized = requantize([mixed], ratio, a.o_bits, Requantization(shifts=True))
             new_h.append(int(requantized[0]))
+        return new_h
+
+    def compute_accumulators(
+        self, a: Attributes, x: np.ndarray, h: ArrayLike, weights: LayerWeights
+    ) -> tuple[list[int], int, list[int], int]:
+        """Return W_x x + b_x with its fractional bits, and W_h h + b_h with its fractional bits.
+
+        Both are saturated to int32, one integer per gate row. The state `h` has the scale scale_h.
+        """
+        weight_x, weight_h, bias_x, bias_h = weights
+        acc_x = saturate(to_python_ints(weight_x @ x + bias_x), 32).tolist()
+        acc_h = saturate(to_python_ints(weight_h @ np.array(h, np.int64) + bias_h), 32).tolist()
+        bits_x = exact_log2(a.scale("scale_x") * a.scale("scale_iw"))
+        bits_h = exact_log2(a.scale("scale_h") * a.scale("scale_hw"))
+        return acc_x, bits_x, acc_h, bits_h
+
+    def step_with_weighted_candidate(
+        self,
+        a: Attributes,
+        arithmetic: GruArithmetic,
+        x: np.ndarray,
+        h: list[int],
+        weights: LayerWeights,
+    ) -> list[int]:
+        """Return the new hidden state h + z * (n - h), one integer per unit, as venus computes it.
+
+        Gate sums have 11 fractional bits, gates 15. Raises ValueError if sums have less than 11.
+        """
+        chip, units = arithmetic.table.value, len(h)
+        acc_x, bits_x, acc_h, bits_h = self.compute_accumulators(a, x, h, weights)
+        if min(bits_x, bits_h) < 11:
+            raise ValueError(f"gate sums have {bits_x} and {bits_h} fractional bits, less than 11")
+        sums_x = [round_shift_half_up(value, bits_x - 11) for value in acc_x]
+        sums_h = [round_shift_half_up(value, bits_h - 11) for value in acc_h]
+        q_h, q_o = exact_log2(a.scale("scale_h")), exact_log2(self.state_scale(a))
+        new_h = []
+        for u in range(units):
+            r, z = (
+                evaluate_curve("sigmoid", chip, _saturate(sums_x[k] + sums_h[k], 16), 16)
+                for k in (u, units + u)
+            )
+            k = 2 * units + u
+            reset = round_shift_half_up(r * _saturate(sums_h[k], 16), 15)
+            candidate_sum = _saturate(_saturate(sums_x[k], 16) + reset, 16)
+            n = round_shift_half_up(evaluate_curve("tanh", chip, candidate_sum, 16), 15 - q_h)
+            change = round_shift_half_up(z * (n - h[u]), 15 + q_h - q_o)
+            new_h.append(_saturate(h[u] + change, a.o_bits))
+        return new_h
+
+    def step_with_reset_before(
+        self,
+        a: Attributes,
+        arithmetic: GruArithmetic,
+        x: np.ndarray,
+        h: list[int],
+        weights: LayerWeights,
+    ) -> list[int]:
+        """Return the new hidden state n + z * (h - n), one integer per unit, as arcs computes it.
+
+        Gate sums have 27 fractional bits, gates 31; r multiplies the state before the product.
+        """
+        chip, units = arithmetic.table.value, len(h)
+
+        def convert_to_q27(values: list[int], bits: int) -> list[int]:
+            """Return int32 `values` with `bits` fractional bits, saturated, with 27 of them."""
+            return [_saturate(round_shift_half_up(value, bits - 27), 32) for value in values]
+
+        acc_x, bits_x, acc_h, bits_h = self.compute_accumulators(a, x, h, weights)
+        sums_x, sums_h = convert_to_q27(acc_x, bits_x), convert_to_q27(acc_h, bits_h)
+
+        def gate(k: int) -> int:
+            """Return the sigmoid of the saturated sums of gate row `k`, in Q31."""
+            return evaluate_curve("sigmoid", chip, _saturate(sums_x[k] + sums_h[k], 32), 32)
+
+        gated_h = [_saturate(round_shift_half_up(gate(u) * h[u], 31), 8) for u in range(units)]
+        acc_gated = self.compute_accumulators(a, x, gated_h, weights)[2]
+        sums_gated = convert_to_q27(acc_gated, bits_h)[2 * units :]
+        new_h = []
+        for u in range(units):
+            candidate_sum = _saturate(sums_x[2 * units + u] + sums_gated[u], 32)
+            n_q31 = evaluate_curve("tanh", chip, candidate_sum, 32)
+            n = round_shift_half_up(n_q31, 31 - exact_log2(a.scale("scale_h")))
+            mixed = n + round_shift_half_up(gate(units + u) * (h[u] - n), 31)
+            new_h.append(_saturate(mixed, a.o_bits))
+        return new_h
+
+    def step_with_reset_after(
+        self,
+        a: Attributes,
+        arithmetic: GruArithmetic,
+        x: np.ndarray,
+        h: list[int],
+        weights: LayerWeights,
+    ) -> list[int]:
+        """Return the new hidden state n + z * (h - n), one integer per unit, as venusA computes it.
+
+        Both gate sums get the fractional bits of the finer one and are added; the result is shifted
+        to 27 bits. Gates have 31 bits; r multiplies the product.
+        """
+        chip, units = arithmetic.table.value, len(h)
+        acc_x, bits_x, acc_h, bits_h = self.compute_accumulators(a, x, h, weights)
+        bits = max(bits_x, bits_h)
+        sums_x = [_saturate(value * 2 ** (bits - bits_x), 32) for value in acc_x]
+        sums_h = [_saturate(value * 2 ** (bits - bits_h), 32) for value in acc_h]
+
+        def evaluate(function: str, value: int) -> int:
+            """Return `function` of the sum `value`, in Q31."""
+            value_q27 = round_shift_half_up(_saturate(value, 32), bits - 27)
+            return evaluate_curve(function, chip, _saturate(value_q27, 32), 32)
+
+        new_h = []
+        for u in range(units):
+            r, z = (evaluate("sigmoid", sums_x[k] + sums_h[k]) for k in (u, units + u))
+            k = 2 * units + u
+            reset = _saturate(round_shift_half_up(r * sums_h[k], 31), 32)
+            n_q31 = evaluate("tanh", reset + sums_x[k])
+            n = round_shift_half_up(n_q31, 31 - exact_log2(a.scale("scale_h")))
+            new_h.append(_saturate(n + round_shift_half_up(z * (h[u] - n), 31), a.o_bits))
         return new_h
 
     def step_as_defined(
@@ -427,7 +582,7 @@ class Gru(_RecurrentOpRun):
         States are [1, N, H], or [N, 1, H] if the batch is on axis 0 of the sequence.
         """
         h = cast_to_width([state[0] for state in last_states], a.o_bits)
-        return cast_to_width(y, a.o_bits), h[None] if self.is_time_first(a, y) else h[:, None]
+        return cast_to_width(y, a.o_bits), h[None] if self.is_time_first(a, arithmetic, y) else h[:, None]
 
 
 FAMILY: tuple[type[Integer], ...] = (Lstm, Gru)

@@ -199,7 +199,7 @@ def _get_fraction_bits(kernel: RecurrentKernel) -> tuple[int, int]:
     """
     if isinstance(kernel, k.Lstm):
         return k.Lstm.fraction_bits[kernel.arithmetic][0], 7 if kernel.arithmetic == "q11" else 15
-    return 27 if isinstance(kernel, k.Gru) else 11, 0
+    return kernel.sum_fraction_bits if isinstance(kernel, k.Gru) else 11, 0
 
 
 def _quantize_state(kernel: Any, value: Any, fraction_bits: int, log2_scale: Any) -> Any:
@@ -247,11 +247,30 @@ def _executor_gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) 
     return _quantize_state(kernel, z * h / scale / 2 + (1 - z) * n, 14, weights.log2_scale)
 
 
-_STEP_FUNCTIONS = {k.Gru: _gru_step, k.ExecutorGru: _executor_gru_step}
+def _candidate_gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
+    """Return the new counts [N, H] of a GRU step in which z weighs the candidate; gates: r, z, n.
+
+    `a` [N, 3H] are the input sums as real values, `h` [N, H] the counts of the state.
+    """
+    state = h / (2.0**15 * get_multiplier(kernel.rescale_o))
+    state_sums = F.linear(h, weights.weight_h, weights.bias_h) * weights.state_sum_scale
+    r, z, n = a.chunk(3, -1)
+    state_r, state_z, state_n = state_sums.chunk(3, -1)
+    r, z = torch.sigmoid(r + state_r), torch.sigmoid(z + state_z)
+    n = torch.tanh(n + r * state_n)
+    return _quantize_state(kernel, state + z * (n - state), 15, weights.log2_scale)
+
+
+_STEP_FUNCTIONS = {
+    k.CandidateGru: _candidate_gru_step,
+    k.ExecutorGru: _executor_gru_step,
+    k.Gru: _gru_step,
+}
 
 
 #: Kernel -> its fake quantizer.
 RECURRENT: Mapping[type, FakeQuantizer] = {
+    k.CandidateGru: _recurrent,
     k.ExecutorGru: _recurrent,
     k.Gru: _recurrent,
     k.Lstm: _recurrent,

@@ -262,7 +262,8 @@ class RecurrentKernel(Kernel):
     def _check_state(self, name: str, spec: TensorSpec, samples: int) -> None:
         """Raise `SimulatorError` unless `spec` is valid for input `name`: "lengths", "h" or "c".
 
-        Lengths are integers [samples]; a state has type and shape of the final state.
+        Lengths are integers [samples]; a state has type and shape of the final state, or its first
+        two axes, of which one has size 1, swapped.
         """
         if name == "lengths":
             is_valid = spec.dtype.kind == "i" and spec.shape == (samples,)
@@ -271,7 +272,9 @@ class RecurrentKernel(Kernel):
         states = dict(zip(("h", "c"), self.final_state_specs(samples), strict=False))
         require(name in states, f"{type(self).__name__} has no state '{name}'")
         expected = self._order_state_axes(states[name])
-        require(spec == expected, f"'{name}' must be {expected}, not {spec}")
+        rows, columns, units = expected.shape
+        swapped = TensorSpec((columns, rows, units), expected.dtype)
+        require(spec in (expected, swapped), f"'{name}' must be {expected}, not {spec}")
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Pack the weights of the layer.

@@ -1,4 +1,4 @@
-"""Long short-term memory (LSTM), gates i, f, g, o, in two arithmetics of chips and a wide one.
+"""Long short-term memory (LSTM), gates i, f, g, o, in the arithmetics of chips and a wide one.
 
     s = sat(a + b)                                   a, b: the gate sums of `layer`
     i, f, o = sigmoid(s), g = tanh(s)
@@ -16,6 +16,10 @@ h         o*tanh(c) in Q30 -> output             Q14 -> output
 
 "wide" (generic) is "q27" without the saturation of f*c: a cell reaches 2^16, not 2. The tanh reads
 it saturated to 32 bits of Q27.
+
+Later executors of venus have sums in Q11 like "q11", but gates in Q15 and f*c + i*g in Q30, where
+both products and their sum are saturated to 32 bits. The tanh reads it in Q11 of 16 bits; the cell
+is stored in Q15, in 16 bits ("q15": it stays within +-1) or in 32 ("q15_wide").
 """
 
 from __future__ import annotations
@@ -123,6 +127,30 @@ def _q11_step(cell: Any, memory: Any) -> None:
     _compute_output(cell, gates, inner, h, lengths, step)
 
 
+@jit
+def _q15_step(cell: Any, memory: Any) -> None:
+    """Compute a step of "q15" or "q15_wide": sums in Q11, gates in Q15, c in Q15.
+
+    c = f * c + i * g, h = out(o * tanh(c)), where tanh reads c in Q11 before it is rounded to Q15.
+    Products and their sum are saturated to 32 bits; c to 16 bits, with `cell.wide` to 32. h and c,
+    views of `memory`, change in place, unless the length of a sample is reached; gate sums of the
+    inputs are read from `memory`. cell : a `_Q15Cell`.
+    """
+    a, h, c, lengths, step = unpack_step(memory)
+    samples, units = h.shape
+    gates, inner = _compute_gates(cell, a, h, 16), view_lines(cell.inner, samples)
+    cell_bits = 32 if cell.wide else 16
+    for n in range(samples):
+        i, f, g = gates[n, :units], gates[n, units : 2 * units], gates[n, 2 * units : 3 * units]
+        cells, line = c[n], inner[n]
+        for u in range(units if step < lengths[n] else 0):
+            retained = saturate(np.int64(f[u]) * cells[u], 32)
+            total = saturate(retained + saturate(np.int64(i[u]) * g[u], 32), 32)
+            cells[u] = saturate(round_shift_right(total, 15), cell_bits)
+            line[u] = saturate(round_shift_right(total, 19), 16)
+    _compute_output(cell, gates, inner, h, lengths, step)
+
+
 class _Q27Cell(NamedTuple):
     """Constants and scratch memory of a step of "q27" and "wide"."""
 
@@ -166,17 +194,50 @@ class _Q11Cell(NamedTuple):
         return _q11_step
 
 
+class _Q15Cell(NamedTuple):
+    """Constants and scratch memory of an LSTM step with sums in Q11 and gates in Q15.
+
+    The fields are those of `_Q27Cell`, in these formats.
+    """
+
+    weights: Any  # result int32 in Q11
+    sigmoid: Curve  # int16 Q11 -> Q15
+    tanh: Curve
+    out: RescaleForm  # o*tanh(c) in Q30 -> output
+    wide: bool  # whether cells have 32 bits, not 16
+    state_sums: Any
+    sums: Any
+    gates: Any
+    inner: Any
+    outer: Any
+
+    @staticmethod
+    def rule() -> Any:
+        """Return the jitted function of an LSTM step with gates in Q15."""
+        return _q15_step
+
+
+#: Arithmetic -> (constants of a step, width of table values, right shift after the table).
+_CELLS: dict[str, tuple[Any, int, int]] = {
+    "q27": (_Q27Cell, 32, 16),
+    "wide": (_Q27Cell, 32, 16),
+    "q11": (_Q11Cell, 8, 0),
+    "q15": (_Q15Cell, 16, 0),
+    "q15_wide": (_Q15Cell, 16, 0),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Lstm(CompiledRecurrentKernel):
     """LSTM layer with outputs sequence, final state and final cell.
 
-    The cell is int32: Q15 for "q27" and "wide"; for "q11" the H int16 values (Q7) fill the first
-    half of its bytes, and the remaining bytes are 0.
+    The cell is int32: Q15 for "q27", "wide" and "q15_wide"; for "q11" (Q7) and "q15" (Q15) the H
+    int16 values fill the first half of its bytes, and the remaining bytes are 0.
 
     Parameters
     ----------
     arithmetic
-        "q27", "wide" or "q11".
+        "q27", "wide", "q11", "q15" or "q15_wide".
     table
         Chip whose sigmoid and tanh tables are used.
     """
@@ -191,6 +252,8 @@ class Lstm(CompiledRecurrentKernel):
         "q27": (27, 30),
         "wide": (27, 30),
         "q11": (11, 14),
+        "q15": (11, 30),
+        "q15_wide": (11, 30),
     }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
@@ -202,16 +265,16 @@ class Lstm(CompiledRecurrentKernel):
 
     @property
     def packs_cells(self) -> bool:
-        """Whether output cells are packed int16, as "q11" has them."""
-        return self.arithmetic == "q11"
+        """Whether output cells are packed int16, as "q11" and "q15" have them."""
+        return self.arithmetic in ("q11", "q15")
 
-    def make_cell(self) -> _Q27Cell | _Q11Cell:
+    def make_cell(self) -> _Q27Cell | _Q11Cell | _Q15Cell:
         """Return the constants of an LSTM step, and scratch memory per sample of a group.
 
         Constants are packed weights, sigmoid and tanh of `table`, and the output form. Table values
-        have 8 bits for "q11", else 32 rounded to 16.
+        have 8 bits for "q11", 16 for "q15" and "q15_wide", else 32 rounded to 16.
         """
-        kind, bits, after = (_Q11Cell, 8, 0) if self.packs_cells else (_Q27Cell, 32, 16)
+        kind, bits, after = _CELLS[self.arithmetic]
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), bits, after)
             for name in ("sigmoid", "tanh")
@@ -225,13 +288,15 @@ class Lstm(CompiledRecurrentKernel):
             make_line_scratch(units),
             make_line_scratch(units),
         )
-        return kind(weights, sigmoid, tanh, out, self.arithmetic == "wide", *memory)
+        is_wide = self.arithmetic.endswith("wide")
+        cell: _Q27Cell | _Q11Cell | _Q15Cell = kind(weights, sigmoid, tanh, out, is_wide, *memory)
+        return cell
 
     @classmethod
     def make_output_rescale(cls, arithmetic: str, ratio: float, bits: int) -> Rescale:
         """Return the rescale of o * tanh(c) to a signed state of `bits` bits.
 
-        `ratio` is the number of integer steps per unit of the state; `arithmetic` ("q27", "wide" or
-        "q11") gives the fractional bits of the product.
+        `ratio` is the number of integer steps per unit of the state; `arithmetic`, such as "q27",
+        gives the fractional bits of the product.
         """
         return Rescale.from_ratio(ratio * 2.0 ** -cls.fraction_bits[arithmetic][1], bits)

@@ -30,7 +30,7 @@ from tests.torch.bridge.fake_quant_checks import (
 @given(
     st.data(),
     SEEDS,
-    st.sampled_from((k.Lstm, k.ExecutorGru, k.Gru)),
+    st.sampled_from((k.Lstm, k.ExecutorGru, k.CandidateGru, k.Gru)),
     st.sampled_from((8, 16)),
     st.integers(0, 1),
 )
@@ -48,14 +48,16 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         "time_axis": time_axis,
         "output_indices": draw(st.sampled_from(((0,), (0, 1), (1,)))),
     }
-    coarse = kind is k.ExecutorGru or (kind is k.Lstm and draw(st.booleans()))
+    coarse = kind in (k.ExecutorGru, k.CandidateGru) or (kind is k.Lstm and draw(st.booleans()))
     if kind is k.ExecutorGru:
         bits, whole["uses_state_sums"] = 8, draw(st.booleans())
         whole["rescale_o"] = Rescale.from_shift(14 - draw(st.integers(4, 7)), bits)
     else:
         whole["is_forward"] = draw(st.booleans())
+    if kind is k.CandidateGru:
+        bits, whole["rescale_o"] = 8, Rescale.from_shift(15 - draw(st.integers(5, 8)), 8)
     if kind is k.Lstm:
-        arithmetic = "q11" if coarse else "q27"
+        arithmetic = draw(st.sampled_from(("q11", "q15", "q15_wide"))) if coarse else "q27"
         whole |= {
             "arithmetic": arithmetic,
             "table": "venus" if coarse else draw(st.sampled_from(("arcs", "venusA"))),
@@ -64,6 +66,7 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         whole["output_indices"] = draw(st.sampled_from((whole["output_indices"], (0, 1, 2), (2,))))
     if kind is k.Gru:
         whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
+        whole["saturates_candidate"] = draw(st.booleans())
         whole["rescale_o"] = k.Gru.make_output_rescale(
             2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits
         )
