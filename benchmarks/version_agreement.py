@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,16 @@ from lingeronnx.common.errors import LingerOnnxError
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import Target, get_target
 
-__all__ = ["READ_VERSION", "ROWS", "explain_difference", "find_rows", "follows_formula"]
+__all__ = [
+    "READ_VERSION",
+    "ROWS",
+    "explain_difference",
+    "find_rows",
+    "follows_formula",
+    "get_feeds",
+    "get_row_target",
+    "simulate",
+]
 
 ROWS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "versions"
 
@@ -60,19 +69,25 @@ def follows_formula(row: dict[str, Any]) -> bool:
     return bool(row["differs_from_formula"][0] == 0)
 
 
-def explain_difference(folder: Path, row: dict[str, Any], target: Target) -> str:
-    """Simulate the row on `target`; return how its outputs differ from the measured ones.
+def simulate(folder: Path, row: dict[str, Any]) -> list[np.ndarray]:
+    """Return the outputs of the row's graph in the simulator, on its platform and version."""
+    session = Session(onnx.load(folder / row["file"]), platform=get_row_target(row))
+    return session.run(None, get_feeds(folder, row))
 
-    "" if they are equal. Outputs after the first are compared by bytes, as far as the executor
-    writes them: not at all if they depend on the memory's old contents.
+
+def get_feeds(folder: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the row's inputs, integers, by name."""
+    arrays = np.load(folder / row["npz"])
+    return {name: arrays[f"in{index}"] for index, name in enumerate(row["inputs"])}
+
+
+def explain_difference(folder: Path, row: dict[str, Any], results: Sequence[np.ndarray]) -> str:
+    """Return how `results`, the outputs of a row, differ from the measured ones; "" if equal.
+
+    Outputs after the first are compared by bytes, as far as the executor writes them: not at all if
+    they depend on the memory's old contents.
     """
     arrays = np.load(folder / row["npz"])
-    feeds = {name: arrays[f"in{index}"] for index, name in enumerate(row["inputs"])}
-    try:
-        session = Session(onnx.load(folder / row["file"]), platform=target)
-        results = session.run(None, feeds)
-    except LingerOnnxError as error:
-        return str(error)
     for index, result in enumerate(results):
         measured = arrays[f"out{index}"]
         if index and row["depends_on_old_memory"]:
@@ -87,6 +102,14 @@ def explain_difference(folder: Path, row: dict[str, Any], target: Target) -> str
     return ""
 
 
+def simulate_and_compare(folder: Path, row: dict[str, Any]) -> str:
+    """Return how the simulator differs from a row, or why it refuses the graph; "" if equal."""
+    try:
+        return explain_difference(folder, row, simulate(folder, row))
+    except LingerOnnxError as error:
+        return str(error)
+
+
 def main() -> int:
     """Print the table; return 1 if a row that follows the formula differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -96,7 +119,7 @@ def main() -> int:
     options = parser.parse_args()
     counts: Counter[tuple[str, str, str]] = Counter()
     for row in find_rows(options.rows, options.operator):
-        difference = explain_difference(options.rows, row, get_row_target(row))
+        difference = simulate_and_compare(options.rows, row)
         group = (get_version(row), row["status"])
         kind = "formula" if follows_formula(row) else "other"
         counts[*group, kind] += 1

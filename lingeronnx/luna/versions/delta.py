@@ -31,7 +31,8 @@ class VersionDelta:
     removed_ops : operators that the chip no longer has.
     read_operators : operator -> why it is not measured in this version, although others are; ""
     ends an entry of an earlier version.
-    simulated_only : operators that the quantizer never writes -> how they are computed.
+    arithmetic : operator -> how it is computed; an operator that is not in `ops` is simulated, but
+    never written.
     fixed_faults, new_faults : known faults that end and begin.
     packing : fields of the packer profile to replace; a mapping replaces fields of a nested value.
     node_attributes : operator -> attributes to write, in addition to those of the version before.
@@ -42,7 +43,7 @@ class VersionDelta:
     ops: Mapping[str, OperatorSupport | Mapping[str, Any]] = field(default_factory=dict)
     removed_ops: tuple[str, ...] = ()
     read_operators: Mapping[str, str] = field(default_factory=dict)
-    simulated_only: Mapping[str, Arithmetic] = field(default_factory=dict)
+    arithmetic: Mapping[str, Arithmetic] = field(default_factory=dict)
     fixed_faults: tuple[LunaFault, ...] = ()
     new_faults: tuple[LunaFault, ...] = ()
     packing: Mapping[str, Any] = field(default_factory=dict)
@@ -72,6 +73,12 @@ def _apply_delta(target: Target, delta: VersionDelta) -> Target:
             ops[operator] = change
         else:
             ops[operator] = replace(ops[operator], **change)
+    simulated_only = dict(target.also)
+    for operator, arithmetic in delta.arithmetic.items():
+        if operator in ops:
+            ops[operator] = replace(ops[operator], arithmetic=arithmetic)
+        else:
+            simulated_only[operator] = arithmetic
     faults = [fault for fault in target.faults if fault not in delta.fixed_faults]
     faults += delta.new_faults
     attributes = dict(target.node_attributes)
@@ -82,7 +89,7 @@ def _apply_delta(target: Target, delta: VersionDelta) -> Target:
         name=format_platform_name(target.chip, delta.version),
         executor=delta.version,
         ops=MappingProxyType(ops),
-        also=MappingProxyType({**target.also, **delta.simulated_only}),
+        also=MappingProxyType(simulated_only),
         node_attributes=MappingProxyType(attributes),
         faults=tuple(faults),
         why=build_unsupported_reasons(fault for fault in faults if isinstance(fault, LunaFault)),

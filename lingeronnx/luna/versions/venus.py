@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ...targets.arithmetic import (
+    ActivationTable,
+    GruArithmetic,
+    GruVariant,
+    LstmArithmetic,
+    LstmFormat,
+)
 from ...targets.limits import RecurrentLimits
+from ..common import NO_LEFT_SHIFT
 from ..faults import LunaFault
 from .delta import READ_ONLY, VersionDelta
 
 __all__ = ["DELTAS"]
+
+_GRU = GruArithmetic(
+    NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=GruVariant.CANDIDATE_WEIGHTED
+)
+_LSTM = LstmArithmetic(
+    NO_LEFT_SHIFT,
+    ActivationTable.VENUS,
+    from_zero=True,
+    form=LstmFormat.Q15_CLIPPED_CELL,
+    follows_batch_first=True,
+)
 
 DELTAS = (
     VersionDelta(version="3.0.5", unmeasured=READ_ONLY),
@@ -21,6 +42,7 @@ DELTAS = (
     VersionDelta(version="3.0.9", packing={"refused_quant_modes": ("floor_add",)}),
     VersionDelta(
         version="3.0.10",
+        arithmetic={"GRUInt": _GRU, "LSTMInt": _LSTM},
         ops={"LSTMInt": {"limits": RecurrentLimits()}},
         fixed_faults=(LunaFault.LSTM_SQUARE, LunaFault.LSTM_AREA, LunaFault.GRU_HALVED),
         new_faults=(
@@ -36,5 +58,12 @@ DELTAS = (
             "work_areas": {"GRUInt": "gru venus"},
         },
     ),
-    VersionDelta(version="2026-08-20", unmeasured=READ_ONLY),
+    VersionDelta(
+        version="2026-08-20",
+        arithmetic={
+            "GRUInt": replace(_GRU, from_zero=False),
+            "LSTMInt": replace(_LSTM, from_zero=False, form=LstmFormat.Q15_WIDE_CELL),
+        },
+        unmeasured=READ_ONLY,
+    ),
 )

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...targets._target import OperatorSupport
-from ...targets.arithmetic import LayerArithmetic
+from ...targets.arithmetic import (
+    ActivationTable,
+    GruArithmetic,
+    GruVariant,
+    LayerArithmetic,
+    LstmArithmetic,
+    LstmFormat,
+)
 from ...targets.limits import TransposeLimits
 from ..common import NO_LEFT_SHIFT
 from ..faults import LunaFault
@@ -11,6 +20,15 @@ from ..packer_profile import VENUSA, AverageRescale
 from .delta import READ_ONLY, VersionDelta
 
 __all__ = ["DELTAS"]
+
+_GRU = GruArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, form=GruVariant.RESET_AFTER)
+_LSTM = LstmArithmetic(
+    NO_LEFT_SHIFT,
+    ActivationTable.VENUSA,
+    from_zero=True,
+    form=LstmFormat.Q27,
+    follows_batch_first=True,
+)
 
 DELTAS = (
     VersionDelta(
@@ -22,6 +40,7 @@ DELTAS = (
     ),
     VersionDelta(
         version="3.0.6",
+        arithmetic={"LSTMInt": _LSTM},
         unmeasured=READ_ONLY,
         packing={"follow_batch_first": ("LSTMInt",)},
         node_attributes={"LSTMInt": {"batch_first": 1}},
@@ -40,6 +59,7 @@ DELTAS = (
     ),
     VersionDelta(
         version="3.0.9",
+        arithmetic={"GRUInt": _GRU},
         ops={
             "iqMul": {"miscompiled": False},
             "iqSigmoid": {"miscompiled": False},
@@ -91,5 +111,9 @@ DELTAS = (
             "work_areas": {"BatchNorm1dInt": "batch norm 1d"},
         },
     ),
-    VersionDelta(version="2026-08-20", unmeasured=READ_ONLY),
+    VersionDelta(
+        version="2026-08-20",
+        arithmetic={"LSTMInt": replace(_LSTM, from_zero=False)},
+        unmeasured=READ_ONLY,
+    ),
 )

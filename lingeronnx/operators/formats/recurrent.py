@@ -121,9 +121,7 @@ def _optional_input_indices(
     return indices
 
 
-def input_indices(
-    node: ir.Node, input_shapes: Sequence[tuple[int, ...]] = ()
-) -> dict[str, int]:
+def input_indices(node: ir.Node, input_shapes: Sequence[tuple[int, ...]] = ()) -> dict[str, int]:
     """Return name -> index of the inputs of an integer LSTM or GRU other than x.
 
     "lengths", "h" and "c" as far as present, then weight_x, weight_h, bias_x and bias_h, which

@@ -97,8 +97,10 @@ class _RecurrentOpRun(Integer):
         two weights and two biases. Outputs are the sequence and last states, as the subclass
         defines them.
         """
-        x, *optional_inputs = inputs[:-4]
-        if optional_inputs and optional_inputs[0] is not None and optional_inputs[0].ndim == 3:
+        x = inputs[0]
+        optional_inputs: list[np.ndarray | None] = list(inputs[1:-4])
+        first = optional_inputs[0] if optional_inputs else None
+        if first is not None and first.ndim == 3:
             optional_inputs.insert(0, None)  # states without lengths
         gate_order = self.get_target_gate_order(arithmetic)
         weights = [self.reorder_gates(array.astype(np.int64), gate_order) for array in inputs[-4:]]
@@ -112,7 +114,7 @@ class _RecurrentOpRun(Integer):
             state = self.make_initial_state(units)
             for state_index, array in enumerate(initial_states):
                 if array is not None:
-                    initial = np.broadcast_to(array, (len(y), 1, units))[index, 0]
+                    initial = np.broadcast_to(array.reshape(-1, units), (len(y), units))[index]
                     state[state_index] = initial.astype(np.int64).tolist()
             step_count = len(sample)
             if lengths is not None:
@@ -276,8 +278,8 @@ class Lstm(_RecurrentOpRun):
         """Return the sequence `y`, the last hidden state and the last cell of an LSTM.
 
         Sequence and hidden state have the output's width. The cell is int32; where it has 16 bits,
-        the first half contains packed int16 values. Both have an axis of size 1 for the direction, first if
-        axis 0 of the sequence is time, else second.
+        the first half contains packed int16 values. Both have an axis of size 1 for the direction,
+        first if axis 0 of the sequence is time, else second.
         """
         h = cast_to_width([state[0] for state in last_states], a.o_bits)
         c = np.array([state[1] for state in last_states], np.int64)
@@ -582,7 +584,9 @@ class Gru(_RecurrentOpRun):
         States are [1, N, H], or [N, 1, H] if the batch is on axis 0 of the sequence.
         """
         h = cast_to_width([state[0] for state in last_states], a.o_bits)
-        return cast_to_width(y, a.o_bits), h[None] if self.is_time_first(a, arithmetic, y) else h[:, None]
+        return cast_to_width(y, a.o_bits), h[None] if self.is_time_first(a, arithmetic, y) else h[
+            :, None
+        ]
 
 
 FAMILY: tuple[type[Integer], ...] = (Lstm, Gru)
