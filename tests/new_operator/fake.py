@@ -7,7 +7,7 @@ def squash(kernel, inputs, at):
     """Return the kernel's integers; backwards a straight line."""
     import torch
 
-    from lingeronnx.torch.qat.rounding import straight_through
+    from lingeronnx.torch.fake_quant.rounding import straight_through
 
     (x,) = inputs
     exact = torch.from_numpy(kernel.table.astype(np.float32))[x.detach().long() + 128]

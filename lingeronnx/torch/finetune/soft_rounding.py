@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..fake_quant.rounding import get_scale_factor
 from ..qat.qat_module import QatModule
-from ..qat.rounding import get_scale_factor
 
 __all__ = ["SoftRounding"]
 

@@ -31,10 +31,10 @@ from ...quantization.partition import Partition
 from ...runtime.integer.runner import IntegerRunner
 from ...runtime.runners import FloatFallback, get_input_specs
 from ...targets import Target
-from .fake_common import FakeQuantContext, to_counts
-from .fake_quant import get_fake_quantizer, map_parameter_inputs
+from ..fake_quant import get_fake_quantizer, map_parameter_inputs
+from ..fake_quant.common import FakeQuantContext, to_counts
+from ..fake_quant.rounding import get_scale_factor, round_with_gradient
 from .float_fallback import TorchFallback
-from .rounding import get_scale_factor, round_with_gradient
 
 __all__ = ["FakeQuantNetwork", "QatModule"]
 

@@ -21,7 +21,7 @@ from ...common.errors import ModelError
 from ...ir import float_ops, ir
 from ...runtime.runners import FloatFallback
 from ..checkpoint.parameters import is_parameter
-from ..qat.fake_common import FakeQuantContext
+from ..fake_quant.common import FakeQuantContext
 from ..qat.float_fallback import TorchFallback
 
 __all__ = ["ComputedConstants"]

@@ -31,7 +31,7 @@ from ...quantization.calibration import TensorStats
 from ...quantization.scales import assign_qparams, group_shared_scales
 from ...runtime.runners import FloatFallback
 from ...targets import get_target
-from ..qat.fake_common import FakeQuantContext
+from ..fake_quant.common import FakeQuantContext
 from ..qat.float_fallback import TorchFallback
 from .module_wrappers import WrappedModule, get_or_create_annotations, update_module_class
 from .parameter_constants import NetParameters

@@ -18,7 +18,7 @@ from lingeronnx.runtime.integer.runner import IntegerRunner
 from lingeronnx.runtime.runners import FloatFallback
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, arithmetic
-from lingeronnx.torch.qat.fake_quant import (
+from lingeronnx.torch.fake_quant import (
     FAKE_QUANTIZERS,
     UNTRAINABLE_KERNELS,
     get_fake_quantizer,
@@ -33,7 +33,7 @@ from simulator.kernels.per_sample import PerSampleKernel
 from simulator.kernels.recurrent._sequence_loop import CompiledRecurrentKernel
 from simulator.kernels.recurrent.layer import RecurrentKernel
 from tests.run.test_conformance import LUNA
-from tests.torch.bridge.fake_quant_checks import equal, tensor
+from tests.torch.fake_quant.fake_quant_checks import equal, tensor
 
 
 def kernels():

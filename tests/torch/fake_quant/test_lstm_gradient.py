@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lingeronnx.torch.qat.lstm_gradient import LstmTrace, apply_lstm
+from lingeronnx.torch.fake_quant.lstm_gradient import LstmTrace, apply_lstm
 
 T, N, H = 7, 3, 4
 UNIT, TOP = 100.0, 128

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.torch.qat.fake_common import FakeQuantContext
-from lingeronnx.torch.qat.fake_quant import get_fake_quantizer
+from lingeronnx.torch.fake_quant import get_fake_quantizer
+from lingeronnx.torch.fake_quant.common import FakeQuantContext
 from simulator import kernels as k
 from simulator.fixed_point import ChainedRescale, Rescale
 from tests.case_selection import limit_examples
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.bridge.fake_quant_checks import (
+from tests.torch.fake_quant.fake_quant_checks import (
     check_exact_and_differentiable,
     equal,
     few,

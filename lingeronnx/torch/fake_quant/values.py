@@ -16,7 +16,7 @@ from simulator.kernel import TensorSpec
 from simulator.kernels.loops._common import SlidingWindow, image_size
 
 from ...common.errors import ModelError
-from .fake_common import (
+from .common import (
     FakeQuantContext,
     FakeQuantizer,
     cast_to_exact_dtype,

@@ -27,11 +27,11 @@ from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
 from tests.ops.test_breadth import CASES
 from tests.passes.test_attention import D, T, attention
-from tests.torch.bridge.fake_quant_checks import tensor
+from tests.torch.fake_quant.fake_quant_checks import tensor
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.qat.fake_common import FakeQuantContext  # noqa: E402
+from lingeronnx.torch.fake_quant.common import FakeQuantContext  # noqa: E402
 from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
 
 ROWS = [target.name for target in PLATFORMS]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # a graph for each operator
 from lingeronnx.torch.qat import float_fallback  # noqa: E402
 from lingeronnx.torch.qat.float_fallback import FLOAT_OPERATORS  # noqa: E402
 from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
-from tests.torch.bridge.test_float_fallback import APART, cases  # noqa: E402, F401
+from tests.torch.qat.test_float_fallback import APART, cases  # noqa: E402, F401
 
 TRIES = 12  # of onnx's cases of an operator
 

@@ -20,13 +20,13 @@ from simulator.fixed_point import ChainedRescale, LunaDivide, Rescale, RoundedSh
 from simulator.native import NativeLoop
 from tests.case_selection import limit_examples
 from tests.simulator.helpers import integers
-from tests.torch.bridge.fake_quant_checks import simulated, tensor
+from tests.torch.fake_quant.fake_quant_checks import simulated, tensor
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.qat.fake_common import FakeQuantContext  # noqa: E402
-from lingeronnx.torch.qat.fake_quant import get_fake_quantizer  # noqa: E402
-from lingeronnx.torch.qat.rounding import (  # noqa: E402
+from lingeronnx.torch.fake_quant import get_fake_quantizer  # noqa: E402
+from lingeronnx.torch.fake_quant.common import FakeQuantContext  # noqa: E402
+from lingeronnx.torch.fake_quant.rounding import (  # noqa: E402
     get_multiplier,
     requantize,
     round_with_gradient,

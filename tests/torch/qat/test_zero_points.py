@@ -24,10 +24,10 @@ from tests.simulator.test_zero_points import ZEROS, moved
 
 torch = pytest.importorskip("torch")
 
+from lingeronnx.torch.fake_quant.rounding import requantize  # noqa: E402
 from lingeronnx.torch.finetune.learned_scales import LearnedScales  # noqa: E402
 from lingeronnx.torch.qat.qat_module import QatModule  # noqa: E402
-from lingeronnx.torch.qat.rounding import requantize  # noqa: E402
-from tests.torch.bridge.fake_quant_checks import check_exact_and_differentiable  # noqa: E402
+from tests.torch.fake_quant.fake_quant_checks import check_exact_and_differentiable  # noqa: E402
 
 
 def tensors(feed):

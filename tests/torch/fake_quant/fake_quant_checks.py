@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from lingeronnx.torch.qat.fake_common import FakeQuantContext, to_counts
-from lingeronnx.torch.qat.fake_quant import get_fake_quantizer
+from lingeronnx.torch.fake_quant import get_fake_quantizer
+from lingeronnx.torch.fake_quant.common import FakeQuantContext, to_counts
 from simulator import program as machine
 from simulator.fixed_point import Rescale, RoundedShift, RoundingMode
 from simulator.kernel import Step, TensorSpec

@@ -22,7 +22,7 @@ from tests.case_selection import limit_examples
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.qat.fake_common import FakeQuantContext  # noqa: E402
+from lingeronnx.torch.fake_quant.common import FakeQuantContext  # noqa: E402
 from lingeronnx.torch.qat.float_fallback import FLOAT_OPERATORS, TorchFallback  # noqa: E402
 
 RTOL, ATOL = 1e-5, 1e-6

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 from lingeronnx.torch.finetune.learned_scales import LearnedScales  # noqa: E402
 from lingeronnx.torch.finetune.soft_rounding import SoftRounding  # noqa: E402
 from lingeronnx.torch.qat.qat_module import FakeQuantNetwork, QatModule  # noqa: E402
-from tests.torch.bridge.fake_quant_checks import check_exact_and_differentiable  # noqa: E402
+from tests.torch.fake_quant.fake_quant_checks import check_exact_and_differentiable  # noqa: E402
 
 
 def tensors(feed):

@@ -18,7 +18,7 @@ from tests.ops import test_recurrent_forms as forms
 
 torch = pytest.importorskip("torch")
 
-from tests.torch.bridge.test_network import ROWS, compare, follows, tensors  # noqa: E402
+from tests.torch.qat.test_network import ROWS, compare, follows, tensors  # noqa: E402
 
 #: Platforms on which every layer is run. (A GRU is written out step by step on chips: what one of them takes and gives
 #: tells of the others as well.)

@@ -10,7 +10,7 @@ from lingeronnx.operators.formats.layers import FloatLinear
 from simulator import kernels as k
 from simulator.fixed_point import Rescale
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.bridge.fake_quant_checks import (
+from tests.torch.fake_quant.fake_quant_checks import (
     INTS,
     ROUNDING,
     check_exact_and_differentiable,

@@ -1,7 +1,7 @@
 """Fake quantizers: the computation of each simulator kernel in torch, with gradients.
 
-There is one function per type of kernel (`FAKE_QUANTIZERS`, from the tables in `fake_sums`,
-`fake_values` and `fake_recurrent`). Tensors contain counts: integers in floating point. The forward
+There is one function per type of kernel (`FAKE_QUANTIZERS`, from the tables in `sums`,
+`values` and `recurrent`). Tensors contain counts: integers in floating point. The forward
 pass gives the integers of the simulator bit for bit; the backward pass that of the real function.
 
     f(kernel, inputs, context) -> outputs
@@ -28,10 +28,10 @@ from ...common.errors import ModelError
 from ...ir import ir
 from ...operators.extension import get_fake_quantizers
 from ...operators.formats import recurrent
-from .fake_common import FakeQuantContext, FakeQuantizer, subtract_zero_points
-from .fake_recurrent import RECURRENT
-from .fake_sums import SUM_FAKE_QUANTIZERS
-from .fake_values import VALUE_FAKE_QUANTIZERS
+from .common import FakeQuantContext, FakeQuantizer, subtract_zero_points
+from .recurrent import RECURRENT
+from .sums import SUM_FAKE_QUANTIZERS
+from .values import VALUE_FAKE_QUANTIZERS
 
 __all__ = ["UNTRAINABLE_KERNELS", "FAKE_QUANTIZERS", "get_fake_quantizer", "map_parameter_inputs"]
 

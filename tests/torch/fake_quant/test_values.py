@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.common.errors import ModelError
-from lingeronnx.torch.qat.fake_common import FakeQuantContext
-from lingeronnx.torch.qat.fake_quant import get_fake_quantizer
+from lingeronnx.torch.fake_quant import get_fake_quantizer
+from lingeronnx.torch.fake_quant.common import FakeQuantContext
 from simulator import kernels as k
 from simulator.fixed_point import Rescale, RoundedShift, RoundingMode
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.bridge.fake_quant_checks import (
+from tests.torch.fake_quant.fake_quant_checks import (
     INTS,
     ROUNDING,
     check_exact_and_differentiable,

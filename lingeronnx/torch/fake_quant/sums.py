@@ -15,7 +15,7 @@ from simulator.kernel import TensorSpec
 from simulator.kernels.loops._common import image_size
 
 from ...operators.formats.layers import FloatLinear
-from .fake_common import (
+from .common import (
     FakeQuantContext,
     FakeQuantizer,
     cast_to_exact_dtype,
