@@ -1,7 +1,7 @@
 """Fake quantizers: the computation of each simulator kernel in torch, with gradients.
 
-There is one function per type of kernel (`FAKE_QUANTIZERS`, from the tables in `sums`,
-`values` and `recurrent`). Tensors contain counts: integers in floating point. The forward
+There is one function per type of kernel: `FAKE_QUANTIZERS` joins the `KERNELS` of the modules, one
+for each family of operators. Tensors contain counts: integers in floating point. The forward
 pass gives the integers of the simulator bit for bit; the backward pass that of the real function.
 
     f(kernel, inputs, context) -> outputs
@@ -27,11 +27,24 @@ from simulator.kernels.recurrent.layer import RecurrentKernel
 from ...common.errors import ModelError
 from ...ir import ir
 from ...operators.extension import get_fake_quantizers
-from ...operators.formats import recurrent
+from ...operators.formats.recurrent import input_indices
+from . import (
+    batch_norm,
+    clamp,
+    concat,
+    conv,
+    curves,
+    elementwise,
+    linear,
+    pool,
+    quantize,
+    recurrent,
+    reshape,
+    select,
+    softmax,
+    spread,
+)
 from .common import FakeQuantContext, FakeQuantizer, subtract_zero_points
-from .recurrent import RECURRENT
-from .sums import SUM_FAKE_QUANTIZERS
-from .values import VALUE_FAKE_QUANTIZERS
 
 __all__ = ["UNTRAINABLE_KERNELS", "FAKE_QUANTIZERS", "get_fake_quantizer", "map_parameter_inputs"]
 
@@ -62,7 +75,7 @@ def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Va
     omitted.
     """
     if isinstance(kernel, RecurrentKernel):
-        index_by_key: Mapping[Any, int] = recurrent.input_indices(node)
+        index_by_key: Mapping[Any, int] = input_indices(node)
     else:
         index_by_key = {index: index for index in range(len(node.inputs))}
     inputs: dict[int | str, ir.Value] = {}
@@ -91,11 +104,30 @@ def _zero_point_kernel(
     return fake_quantize(inner, differences, replace(context, input_dtypes=dtypes))
 
 
-#: Kernel -> its fake quantizer.
+def _constant(
+    kernel: k.Constant, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Raise ModelError: a network contains constants as tensors, not as steps."""
+    raise ModelError("a constant is not a step of a network")
+
+
+#: Simulator kernel -> its fake quantizer. The two kernels listed here belong to no family.
 FAKE_QUANTIZERS: Mapping[type, FakeQuantizer] = {
-    **SUM_FAKE_QUANTIZERS,
-    **VALUE_FAKE_QUANTIZERS,
-    **RECURRENT,
+    **quantize.KERNELS,
+    **conv.KERNELS,
+    **linear.KERNELS,
+    **batch_norm.KERNELS,
+    **pool.KERNELS,
+    **recurrent.KERNELS,
+    **softmax.KERNELS,
+    **elementwise.KERNELS,
+    **clamp.KERNELS,
+    **curves.KERNELS,
+    **concat.KERNELS,
+    **select.KERNELS,
+    **reshape.KERNELS,
+    **spread.KERNELS,
+    k.Constant: _constant,
     k.ZeroPointKernel: _zero_point_kernel,
 }
 

@@ -23,6 +23,7 @@ __all__ = [
     "get_accumulator_bound",
     "pad_window",
     "run_kernel",
+    "run_without_gradient",
     "subtract_zero_points",
     "to_counts",
     "to_flat_int64",
@@ -152,3 +153,17 @@ def to_integers(x: Any, dtype: np.dtype) -> np.ndarray:
 def to_flat_int64(tensor: Any) -> np.ndarray:
     """Convert counts (integers in a float tensor) to an int64 array with one axis."""
     return tensor.detach().cpu().numpy().reshape(-1).astype(np.int64)
+
+
+def run_without_gradient(
+    kernel: Any, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Return the outputs of the simulator's kernel for counts `inputs`, without any gradient.
+
+    For kernels such as ArgMax, whose result is an index.
+    """
+    with torch.no_grad():
+        arrays = [
+            to_integers(x, dtype) for x, dtype in zip(inputs, context.input_dtypes, strict=True)
+        ]
+        return tuple(run_kernel(kernel, arrays, inputs[0]))

@@ -21,7 +21,7 @@ from .common import FakeQuantContext, FakeQuantizer, run_kernel, to_flat_int64, 
 from .lstm_gradient import LstmTrace, apply_lstm
 from .rounding import get_multiplier, round_with_gradient, straight_through
 
-__all__ = ["RECURRENT"]
+__all__ = ["KERNELS"]
 
 
 def _collect_states(
@@ -268,8 +268,8 @@ _STEP_FUNCTIONS = {
 }
 
 
-#: Kernel -> its fake quantizer.
-RECURRENT: Mapping[type, FakeQuantizer] = {
+#: Simulator kernel -> its fake quantizer.
+KERNELS: Mapping[type, FakeQuantizer] = {
     k.CandidateGru: _recurrent,
     k.ExecutorGru: _recurrent,
     k.Gru: _recurrent,

@@ -18,6 +18,7 @@ from lingeronnx.runtime.integer.runner import IntegerRunner
 from lingeronnx.runtime.runners import FloatFallback
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, arithmetic
+from lingeronnx.torch import fake_quant
 from lingeronnx.torch.fake_quant import (
     FAKE_QUANTIZERS,
     UNTRAINABLE_KERNELS,
@@ -66,6 +67,18 @@ def test_no_kernel_lacks_a_fake_quantizer():
     assert named <= kernels()
     assert not set(FAKE_QUANTIZERS) & set(UNTRAINABLE_KERNELS)
     assert kernels() == set(FAKE_QUANTIZERS) | set(UNTRAINABLE_KERNELS)
+
+
+def test_families_share_no_kernel():
+    """Each family's module is joined, and no kernel stands in two of them."""
+    modules = [
+        importlib.import_module(f"{fake_quant.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(fake_quant.__path__)
+    ]
+    listed = [kind for module in modules for kind in getattr(module, "KERNELS", ())]
+    assert len(listed) == len(set(listed))
+    assert set(FAKE_QUANTIZERS) - set(listed) == {k.Constant, k.ZeroPointKernel}
+    assert set(listed) < set(FAKE_QUANTIZERS)
 
 
 def trained(kind):
