@@ -75,6 +75,7 @@ def _run(net, platform, effort, names):
     found = failures(made, names)
     row = {
         "family": net.family,
+        "kind": net.kind,
         "seed": net.seed,
         "net": net.digest,
         "platform": platform,

@@ -49,16 +49,16 @@ def tables(rows):
     """Return the lines of the summary: chip-ready share, the rules that refuse most, failed
     checks.
     """
-    parts = shares(rows), reasons(rows), differences(rows, "platform"), differences(rows, "family")
+    parts = shares(rows), reasons(rows), differences(rows, platform), differences(rows, title)
     return [line for part in parts for line in (*part, "")]
 
 
 def shares(rows):
-    """Return a table of how many nets of each family are chip-ready, by chip."""
+    """Return a table of how many nets of each family and kind are chip-ready, by chip."""
     counts = defaultdict(Counter)
     for row in rows:
         if row["platform"] in CHIPS:
-            for family in (row["family"], "all"):
+            for family in (title(row), "all"):
                 for platform in (row["platform"], "all"):
                     counts[family, platform]["nets"] += 1
                     counts[family, platform]["ready"] += row["ready"]
@@ -125,12 +125,22 @@ def kind(text):
     return re.sub(r"\S*\d\S*", "#", text)[:110]
 
 
-def differences(rows, side):
-    """Return a table of how many nets fail each check, by "platform" or "family"."""
-    sides = sorted({row[side] for row in rows})
-    nets = Counter(row[side] for row in rows)
-    counts = Counter((check, row[side]) for row in rows for check in failed(row))
-    expected = Counter((why, row[side]) for row in rows for why in expectations(row))
+def platform(row):
+    """Return the platform of a row."""
+    return row["platform"]
+
+
+def title(row):
+    """Return the family of a row, with its kind where the family has several."""
+    return f"{row['family']}: {row['kind']}" if row.get("kind") else row["family"]
+
+
+def differences(rows, side_of):
+    """Return a table of how many nets fail each check, by platform or family."""
+    sides = sorted(set(map(side_of, rows)))
+    nets = Counter(map(side_of, rows))
+    counts = Counter((check, side_of(row)) for row in rows for check in failed(row))
+    expected = Counter((why, side_of(row)) for row in rows for why in expectations(row))
     found = [f"| failed check | {' | '.join(sides)} |", "|---|" + "---|" * len(sides)]
     for check in ["nets", *sorted({check for check, _ in counts})]:
         cells = [nets[s] if check == "nets" else counts[check, s] for s in sides]

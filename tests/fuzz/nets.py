@@ -17,7 +17,7 @@ SAMPLES, CALLS = 12, 5
 @dataclass(frozen=True)
 class Case:
     """A float net: its model (ModelProto), {input: samples}, {output: input} where it streams,
-    {tensor: its shape}.
+    {tensor: its shape}, and its kind where a family draws several.
     """
 
     family: str
@@ -26,6 +26,7 @@ class Case:
     data: dict
     state: dict
     sizes: dict = field(default_factory=dict)
+    kind: str = ""
 
     @property
     def calls(self):
@@ -68,7 +69,8 @@ def case(family, seed):
     outputs = FAMILIES[family](net)
     model = net.finish(outputs)
     ranges = {name: np.arange(count) for name, count in net.whole.items()}
-    return Case(family, seed, model, samples(model, SAMPLES, seed, ranges), net.state, net.size)
+    data = samples(model, SAMPLES, seed, ranges)
+    return Case(family, seed, model, data, net.state, net.size, net.kind)
 
 
 def samples(model, count, seed, ranges=None):

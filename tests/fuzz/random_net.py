@@ -34,6 +34,7 @@ class RandomNet(Net):
     def __init__(self, rng, opset, batch="N"):
         super().__init__(opset=opset, batch=batch)
         self.rng, self.inputs, self.size, self.state, self.batch = rng, [], {}, {}, batch
+        self.kind = ""  # what a family that draws several kinds of nets calls it
         self.whole = {}  # {integer input: how many values it takes}
         self.tame = bool(
             rng.random() < 0.5

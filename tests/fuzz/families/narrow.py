@@ -1,9 +1,9 @@
 """Small nets at sizes where a packer or an executor goes wrong: gates of many channels, depthwise
-and grouped layers, wide pools and pads, strides that leave rows over, LSTMs of uneven sizes, and
-several outputs.
+and grouped layers, wide pools and pads, strides that leave rows over, LSTMs of uneven sizes,
+concatenations across a U-Net, attention and norms of few numbers, and several outputs.
 """
 
-from tests.fuzz.families import recurrent
+from tests.fuzz.families import attention, recurrent
 
 __all__ = ["build"]
 
@@ -91,16 +91,60 @@ def build_shared_trunk(net):
     return [found[index] for index in order]
 
 
-KINDS = (
-    build_squeeze_and_excite,
-    build_grouped_layers,
-    build_inverted_residual,
-    build_wide_pool,
-    build_sequence,
-    build_shared_trunk,
-)
+def build_small_unet(net):
+    """A U-Net of few channels: concatenations across, of two tensors or three, some read again."""
+    x = net.enter(net.between(1, 4), 4 * net.between(1, 6), 4 * net.between(1, 10))
+    across = []
+    for _ in range(net.between(1, 2)):
+        x = net.act(net.convolve(x, net.between(1, 12), 3), "Relu")
+        across.append(x)
+        x = net.pool(x, net.pick("MaxPool", "AveragePool"), 2, 2)
+    x = net.act(net.convolve(x, net.between(2, 16), 3), "Relu")
+    for skip in reversed(across):
+        x = net.spread(x, net.between(1, 8), 2, 2)
+        parts = net.pick([x, skip], [skip, x], [x, skip, skip])
+        x = net.act(net.convolve(net.concat(*parts), net.between(2, 9), net.pick(1, 3)), "Relu")
+    outputs = [net.convolve(x, net.between(1, 4), 1)]
+    return [*outputs, across[0]] if net.chance(0.3) else outputs
+
+
+def build_small_attention(net):
+    """Attention with several heads of few numbers, and norms before or after it."""
+    heads, each, steps = net.pick(2, 2, 3, 4), net.between(1, 4), net.between(2, 9)
+    x = net.linear(net.enter(steps, net.between(1, 12)), heads * each)
+    before = net.chance(0.5)
+    x = attention.around(net, x, lambda rows: attention.attention(net, rows, heads, False), before)
+    if net.chance(0.5):
+        x = attention.around(net, x, lambda rows: attention.forward(net, rows), before)
+    return [net.linear(x, net.between(1, 6))]
+
+
+def build_narrow_norms(net):
+    """Norms of few numbers over few rows, between linear layers, with residuals."""
+    x = net.enter(net.between(1, 12), net.between(2, 10))
+    for _ in range(net.between(1, 3)):
+        y = net.linear(net.layer_norm(x), net.size[x][-1] if net.chance(0.5) else net.between(2, 9))
+        same_shape = net.size[y] == net.size[x]
+        x = net.add_elementwise("Add", y, x) if same_shape else net.act(y, "Relu", "none")
+    outputs = [net.linear(x, net.between(1, 6))]
+    return [*outputs, net.layer_norm(x)] if net.chance(0.3) else outputs
+
+
+#: Name of the kind, as tables show it -> what draws it.
+KINDS = {
+    "gates": build_squeeze_and_excite,
+    "groups": build_grouped_layers,
+    "inverted residuals": build_inverted_residual,
+    "wide pools": build_wide_pool,
+    "sequences": build_sequence,
+    "shared trunks": build_shared_trunk,
+    "small U-Nets": build_small_unet,
+    "heads": build_small_attention,
+    "norms": build_narrow_norms,
+}
 
 
 def build(net):
-    """Draw one of these nets."""
-    return net.pick(*KINDS)(net)
+    """Draw one of these nets, whose kind the net then names."""
+    net.kind = net.pick(*KINDS)
+    return KINDS[net.kind](net)
