@@ -157,15 +157,15 @@ def escape_comment(text: str) -> str:
     return spaced.replace("*/", "* /").replace("/*", "/ *")
 
 
-def format_c_string(text: str) -> str:
-    """Return a C string literal, with quotation marks, of the UTF-8 bytes of `text`.
+def format_c_string(text: str | bytes) -> str:
+    """Return a C string literal, with quotation marks, of `text` (UTF-8) or of its bytes.
 
     Bytes other than printable ASCII, and quotation marks, backslashes and question marks, are octal
     escapes of three digits.
     """
     escaped = "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
-        for byte in text.encode("utf-8", "replace")
+        for byte in (text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
     )
     return f'"{escaped}"'
 

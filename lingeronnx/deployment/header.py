@@ -72,7 +72,7 @@ def _iterate_port_lines(
         name = f"{upper}_{direction}{index}"
         c_type = _TYPES.get(port.dtype, f"{port.dtype}_t")
         yield f"typedef {c_type} {prefix}_{direction.lower()}{index}_t;"
-        yield f"#define {name}_NAME {format_c_string(port.name)}"
+        yield f"#define {name}_NAME {format_c_string(port.package_name)}"
         yield f"#define {name}_RANK {len(port.shape)}"
         yield f"#define {name}_SHAPE {{ {', '.join(map(str, port.shape or (1,)))} }}"
         yield f"#define {name}_SIZE {port.elements}"

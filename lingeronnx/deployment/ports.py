@@ -23,7 +23,8 @@ class Port:
 
     name : in the chip's file. tensor : the integer tensor of the port. shape : of one call,
     including the batch axis. dtype : of the values that the device reads or writes. shift : integer
-    = real value * 2^shift, or None if the port is not a scaled integer.
+    = real value * 2^shift, or None if the port is not a scaled integer. package_name : as the
+    executor gives it; the packer removes Quants and Dequants, an output's name with the latter.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Port:
     shape: tuple[int, ...]
     dtype: str
     shift: int | None
+    package_name: str
 
     @property
     def elements(self) -> int:
@@ -93,14 +95,14 @@ def make_ports(
     for value in chip_graph.graph.inputs:
         quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
         tensor = ir.output_name(quants[0]) if quants else str(value.name)
-        inputs.append(_make_port(str(value.name), tensor, run))
+        inputs.append(_make_port(str(value.name), tensor, run, str(value.name)))
     outputs = []
     for value in chip_graph.graph.outputs:
         # The chip part may have another name for the integers, so the full graph is searched.
         node = ir.producer(values.get(str(value.name)))
         is_dequantized = node is not None and find_integer_op(node) is DEQUANT
         tensor = ir.input_name(node) if node is not None and is_dequantized else str(value.name)
-        outputs.append(_make_port(str(value.name), tensor, run))
+        outputs.append(_make_port(str(value.name), tensor, run, _get_package_name(value)))
     sources = [str(trace_moved_value(values[port.name], run.shapes).name) for port in inputs]
     output_names = [port.name for port in outputs]
     states, host_states = [], {}
@@ -117,7 +119,14 @@ def make_ports(
     return Ports(tuple(inputs), tuple(outputs), tuple(states), host_states)
 
 
-def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
+def _get_package_name(output: ir.Value) -> str:
+    """Return the name of a graph output in the package: that of the tensor before a Dequant."""
+    node = ir.producer(output)
+    is_dequant = node is not None and find_integer_op(node) is DEQUANT
+    return ir.input_name(node) if node is not None and is_dequant else str(output.name)
+
+
+def _make_port(name: str, tensor: str, run: SampleRun, package_name: str) -> Port:
     """Create the port `name` of an input or output of the chip from its tensor in `run`.
 
     Shape and type are those of the tensor's array. The shift is log2 of the scale, None if the
@@ -139,7 +148,7 @@ def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
                 "cannot apply it by a shift"
             )
         shift = exponent - 1
-    return Port(name, tensor, array.shape, str(array.dtype), shift)
+    return Port(name, tensor, array.shape, str(array.dtype), shift, package_name)
 
 
 def format_shape(shape: Sequence[int]) -> str:

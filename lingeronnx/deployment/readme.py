@@ -9,7 +9,7 @@ from ..targets import CallLatency, GraphCost
 from .c_program.guide import make_program_guide
 from .c_program.object_sizes import ProgramSizes
 from .c_program.program import BoardProgram, ChipPart
-from .ports import Ports, format_shape
+from .ports import Port, Ports, format_shape
 
 __all__ = ["make_readme"]
 
@@ -141,10 +141,17 @@ def _iterate_port_table(ports: Ports | ChipPart) -> Iterator[str]:
     yield "|---|---|---|---|---:|---|"
     for direction, side in (("input", ports.inputs), ("output", ports.outputs)):
         for index, port in enumerate(side):
-            name, shape = escape_markdown(port.name), format_shape(port.shape)
+            name, shape = escape_markdown(_format_port_name(port)), format_shape(port.shape)
             scale = "not scaled" if port.shift is None else f"2^{port.shift}"
             size = f"{shape} | {port.dtype} | {port.bytes}"
             yield f"| {direction} {index} | {name} | {size} | {scale} |"
+
+
+def _format_port_name(port: Port) -> str:
+    """Return the name of a port, with its name in the package if that is another one."""
+    if port.name == port.package_name:
+        return port.name
+    return f"{port.name} (in the package: {port.package_name})"
 
 
 def _iterate_states(ports: Ports) -> Iterator[str]:

@@ -343,7 +343,7 @@ def test_header(ends, spotter, tmp_path):
         lines = iter(c_values(done, tmp_path, "gcc"))
         for port in (*done.ports.inputs, *done.ports.outputs):
             want = [
-                port.name,
+                port.package_name,
                 *map(str, (len(port.shape), port.elements, port.bytes, port.shift, 1)),
             ]
             assert next(lines).split("|") == want
@@ -360,7 +360,7 @@ def test_header_of_odd_names(tmp_path):
     shift.
     """
     name = 'a"b\\c*/ ??= é\n'
-    port = Port(name, "t", (), "float32", None)
+    port = Port(name, "t", (), "float32", None, name)
     text = make_header(
         "3 odd*/name", "venus", Ports((port,), (port,), (StateFeedback(0, 0, -2),), {name: name})
     )

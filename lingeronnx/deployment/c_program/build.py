@@ -19,7 +19,12 @@ from ...common.escaping import join_shell
 from ..ports import Port
 from .packages import compute_arguments_crc, make_package, make_package_header
 from .program import BoardProgram
-from .source_files import _DTYPE_CODES, UNREPORTED_PSRAM_BYTES, StaticMemory
+from .source_files import (
+    _DTYPE_CODES,
+    MAX_PORT_NAME_BYTES,
+    UNREPORTED_PSRAM_BYTES,
+    StaticMemory,
+)
 from .vectors import PartVector
 
 __all__ = [
@@ -182,13 +187,15 @@ def build_stub_containers(
 
 
 def _pack_port(port: Port) -> bytes:
-    """Pack type code, rank, seven dimensions and shift of a port, little-endian.
+    """Pack type code, rank, seven dimensions, shift and name of a port, little-endian.
 
-    Missing dimensions are 0; the shift is a float32, -1 if there is none.
+    Missing dimensions are 0; the shift is a float32, -1 if there is none. The name is
+    cut after 72 bytes, and has zeros behind it.
     """
     scale = -1.0 if port.shift is None else float(port.shift)
     dims = [*port.shape, *([0] * (7 - len(port.shape)))]
-    return struct.pack("<II7If", _DTYPE_CODES[port.dtype], len(port.shape), *dims, scale)
+    fields = _DTYPE_CODES[port.dtype], len(port.shape), *dims, scale, port.package_name.encode()
+    return struct.pack(f"<II7If{MAX_PORT_NAME_BYTES + 8}s", *fields)
 
 
 def _pack_arrays(arrays: Sequence[np.ndarray]) -> bytes:

@@ -105,7 +105,8 @@ class ChipPart:
     def list_executor_outputs(self) -> list[int]:
         """Return the indices of `outputs` in the order that the packer gives them.
 
-        The program relies on the order of the part's graph, which must be the same.
+        Where a package names no outputs, the program relies on the order of the part's graph,
+        which must be the same.
         """
         names = self.choice.verdict.outputs
         if not names:

@@ -8,7 +8,8 @@ from importlib.resources import files
 from string import Template
 
 from ...common.alignment import round_up
-from ...common.escaping import escape_comment
+from ...common.escaping import escape_comment, format_c_string
+from ..ports import Port
 from .arena import ALIGNMENT
 from .call_writer import CallWriter, format_scratch_pointer, get_quantize_function
 from .packages import EXECUTOR_VERSION, compute_arguments_crc
@@ -41,6 +42,9 @@ _INT_BYTES = 4
 #: Bytes that are reserved behind each block of PSRAM: tCreateExecutor writes 2,968 bytes beyond the
 #: size that tGetMemoryPlan reports, measured on builds for a PC for each of the three chips.
 UNREPORTED_PSRAM_BYTES = 3008
+#: Bytes of a port's name that the program compares: names of a part's tensors differ within them,
+#: and the executor cuts longer ones.
+MAX_PORT_NAME_BYTES = 64
 _PSRAM_BLOCKS = 2  # of a package: its tensors, and the executor's objects
 
 
@@ -99,6 +103,7 @@ class StaticMemory:
             2 * _HANDLE_BYTES * package_count,  # models and executors
             _HANDLE_BYTES,  # the watch function
             3 * _INT_BYTES,
+            2 * _count_ports(program),  # their indices in the packages
             *(tensor.bytes for tensor, _ in program.states),
             package_count,  # which are open
         ]
@@ -113,6 +118,11 @@ class StaticMemory:
     def psram_array_bytes(self) -> int:
         """Bytes of the array of PSRAM as declared in C, 64 bytes to align it included."""
         return self.psram_bytes + self.ALIGNMENT_BYTES
+
+
+def _count_ports(program: BoardProgram) -> int:
+    """Return the number of inputs and outputs of all unique chip parts."""
+    return sum(len(part.inputs) + len(part.outputs) for part in program.unique_chip_parts)
 
 
 def _count_tensors(part: ChipPart) -> int:
@@ -210,6 +220,9 @@ def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     values = get_template_values(program) | {
         "states": "".join(state_lines),
         "ports": _make_port_tables(program, crcs),
+        "port_count": _count_ports(program),
+        "name_length": MAX_PORT_NAME_BYTES,
+        "name_bytes": 1 + max(map(len, _list_port_names(program)), default=0),
         "chips": len(program.unique_chip_parts),
         "arena_room": StaticMemory(program).arena_room,
         "unreported": UNREPORTED_PSRAM_BYTES,
@@ -312,12 +325,14 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     computed here.
     """
     lines, table = ["static const port ports[] = {"], []
+    names = _list_port_names(program)
     first_port = 0
     for part in program.unique_chip_parts:
         lines.append(f"    /* {part.name} */")
-        for port in (*part.inputs, *part.outputs):
+        for index, port in enumerate((*part.inputs, *part.outputs)):
             shift = NO_SHIFT if port.shift is None else port.shift
-            fields = f"0x{_DTYPE_CODES[port.dtype]:04x}, {port.elements}, {shift}"
+            name = format_c_string(names[first_port + index])
+            fields = f"0x{_DTYPE_CODES[port.dtype]:04x}, {port.elements}, {shift}, {name}"
             lines.append(f"    {{{fields}}}, /* {escape_comment(port.name)} */")
         arguments_crc = compute_arguments_crc(part.choice.argv)
         table.append(
@@ -329,6 +344,14 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     count = f"{program.prefix.upper()}_CHIP_PARTS"
     lines += ["};", "", f"static const chip_part chip_parts[{count}] = {{", *table, "};", ""]
     return "\n".join(lines)
+
+
+def _list_port_names(program: BoardProgram) -> list[bytes]:
+    """Return the name in the package of each entry of the C array `ports`, at most 64 bytes."""
+    ports: list[Port] = []
+    for part in program.unique_chip_parts:
+        ports += [*part.inputs, *part.outputs]
+    return [port.package_name.encode()[:MAX_PORT_NAME_BYTES] for port in ports]
 
 
 def get_template_values(program: BoardProgram) -> dict[str, object]:

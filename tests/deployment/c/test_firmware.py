@@ -289,7 +289,7 @@ int main(int argc, char **argv)
 
 def test_the_stand_in_sees_constants_that_are_overwritten(tmp_path):
     """Shared memory with constants must be at each call what it was after init."""
-    port = struct.pack("<II7If", 0x6901, 1, 4, 0, 0, 0, 0, 0, 0, 3.0)
+    port = struct.pack("<II7If72s", 0x6901, 1, 4, 0, 0, 0, 0, 0, 0, 3.0, b"x")
     package = (
         struct.pack("<8s12sIIIIIII", b"LNGRPLAY", b"arcs", 1, 256, 64, 1, 1, 1, 1)
         + port * 2

@@ -10,6 +10,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.deployment.c_program import host_source
 from lingeronnx.deployment.c_program.host_proof import prove_program
+from lingeronnx.deployment.c_program.program import ChipPart
 from lingeronnx.ir import ir
 from tests import nets
 from tests.packer import judge
@@ -56,6 +57,23 @@ def test_a_part_with_both_kinds_of_outputs(tmp_path, chip):
         return
     proof = prove_program(case.program, case.parts, case.folder, case.calls, case.feeds)
     assert not proof.failed, proof
+
+
+@pytest.mark.skipif(
+    host_source.explain_missing_generator() is not None, reason="emx-onnx-cgen is not installed"
+)
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+@pytest.mark.parametrize("has_names", (True, False))
+def test_a_package_in_another_order(tmp_path, monkeypatch, has_names):
+    """Ports are looked up by name; only where a package has no names the order decides."""
+    case = deploy(tmp_path / "board", "arcs")
+    packer_order = ChipPart.list_executor_outputs
+    monkeypatch.setattr(ChipPart, "list_executor_outputs", lambda part: packer_order(part)[::-1])
+    assert any(len(part.outputs) > 1 for part in case.program.unique_chip_parts)
+    if not has_names:
+        monkeypatch.setenv("STANDIN_FAIL", "names")
+    proof = prove_program(case.program, case.parts, case.folder, case.calls, case.feeds)
+    assert bool(proof.failed) is not has_names, proof
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -7,10 +7,12 @@
  * A package consists of little-endian words of 32 bits:
  *   "LNGRPLAY", chip (12 bytes), package index, bytes of shared memory, bytes of psram, inputs, outputs, calls,
  *   whether shared memory contains constants;
- *   per port: type, rank, 7 dimensions, scale (float); then call by call all inputs, all outputs, padded to 8 bytes.
+ *   per port: type, rank, 7 dimensions, scale (float), name (64 bytes, 8 zeros); then call by call all inputs, all
+ *   outputs, padded to 8 bytes.
  * Memory is used as on a chip: a call overwrites shared memory except constants, which must still be there in the next
  * call. As the executor does, tCreateExecutor writes 2,968 bytes beyond the PSRAM of a package, and each call needs them.
- * Faults for tests: STANDIN_FAIL="tForward" in the environment makes that call fail.
+ * Faults for tests: STANDIN_FAIL="tForward" in the environment makes that call fail; STANDIN_FAIL="names" leaves inputs
+ * and outputs without names.
  */
 #include "thinker/thinker.h"
 
@@ -21,13 +23,14 @@
 #define PORTS 1024
 #define PARTS 256
 #define HEADER 48
-#define PORT_BYTES 40
+#define PORT_BYTES 112
 #define BEYOND_BYTES 2968 /* that the executor writes beyond the PSRAM that it reports, and reads in each call */
 
 typedef struct {
     uint16_t type;
     tShape shape;
     float scale;
+    const char *name; /* in the package */
     uint32_t bytes;
 } port;
 
@@ -90,6 +93,7 @@ static tStatus opened(const int8_t *package, uint64_t size, model *into)
         for (d = 0; d < 7; d++) p->shape.dims_[d] = word(entry + 8 + 4 * d);
         for (d = 0; d < p->shape.ndim_ && d < 7; d++) p->bytes *= p->shape.dims_[d];
         memcpy(&p->scale, entry + 36, 4);
+        p->name = (const char *)entry + 40;
     }
     return T_SUCCESS;
 }
@@ -188,13 +192,11 @@ tStatus tReleaseExecutor(tExecHandle executor)
 
 int32_t tGetInputCount(tModelHandle handle) { return (int32_t)models[handle - 1].inputs; }
 int32_t tGetOutputCount(tModelHandle handle) { return (int32_t)models[handle - 1].outputs; }
-const char *tGetInputName(tModelHandle handle, int32_t i)
+const char *tGetInputName(tModelHandle handle, int32_t i) { return fails("names") ? "" : models[handle - 1].ports[i].name; }
+const char *tGetOutputName(tModelHandle handle, int32_t i)
 {
-    (void)handle;
-    (void)i;
-    return "";
+    return tGetInputName(handle, (int32_t)models[handle - 1].inputs + i);
 }
-const char *tGetOutputName(tModelHandle handle, int32_t i) { return tGetInputName(handle, i); }
 tDType tGetInputDataType(tModelHandle handle, int32_t i) { return models[handle - 1].ports[i].type; }
 tDType tGetOutputDataType(tModelHandle handle, int32_t i)
 {

@@ -47,6 +47,7 @@ static union {
         tExecHandle executors[$chips];
         ${p}_watcher watcher;
         int ready, began, status;
+        uint16_t numbers[$port_count]; /* of each element of `ports`: its index in the package */
 $states        unsigned char opened[$chips]; /* 1: the model, 2: also the executor */
     } fields;
     unsigned char bytes[${UP}_RAM_BYTES];
@@ -55,10 +56,13 @@ $states        unsigned char opened[$chips]; /* 1: the model, 2: also the execut
 
 /* ---- chip parts ---------------------------------------------------------------------------------------------- */
 
+#define NAME_LENGTH ${name_length}u
+
 typedef struct {
     uint16_t type; /* a tDType */
     uint32_t count;
     int shift; /* log2 of the tensor's scale; 99 if unscaled */
+    char name[$name_bytes]; /* in the package, the first NAME_LENGTH characters */
 } port;
 
 typedef struct {
@@ -105,18 +109,49 @@ static int fits(const port *want, tDType type, tShape shape)
     return type == want->type && count == want->count;
 }
 
+static const char *name_of(int k, int is_input, int number)
+{
+    return is_input ? tGetInputName(ram.fields.models[k], number) : tGetOutputName(ram.fields.models[k], number);
+}
+
+/* Look up the inputs or outputs of a part in its package: by name, or by order if the package does not name them all. A
+ * name that occurs twice, a tensor that is dequantized twice, is taken in order. */
+static int find_ports(int k, int is_input, int first, int count)
+{
+    int i, j, number, named = 1;
+    for (number = 0; number < count; number++) {
+        const char *name = name_of(k, is_input, number);
+        if (name == NULL || name[0] == '\0') named = 0;
+    }
+    for (i = 0; i < count; i++) {
+        int found = -1;
+        for (number = 0; number < count && found < 0; number++) {
+            int taken = 0;
+            for (j = 0; j < i; j++) taken = taken || ram.fields.numbers[first + j] == number;
+            if (taken) continue;
+            if (!named || strncmp(name_of(k, is_input, number), ports[first + i].name, NAME_LENGTH) == 0) found = number;
+        }
+        if (found < 0) return 0;
+        ram.fields.numbers[first + i] = (uint16_t)found;
+    }
+    return 1;
+}
+
 static int ports_fit(int k)
 {
     const chip_part *part = &chip_parts[k];
-    int i;
+    int i, first_output = part->first_port + part->inputs;
     if (tGetInputCount(ram.fields.models[k]) != part->inputs || tGetOutputCount(ram.fields.models[k]) != part->outputs) return 0;
+    if (!find_ports(k, 1, part->first_port, part->inputs) || !find_ports(k, 0, first_output, part->outputs)) return 0;
     for (i = 0; i < part->inputs; i++) {
-        tDType type = tGetInputDataType(ram.fields.models[k], i);
-        if (!fits(&ports[part->first_port + i], type, tGetInputShape(ram.fields.models[k], i))) return 0;
+        int number = ram.fields.numbers[part->first_port + i];
+        tDType type = tGetInputDataType(ram.fields.models[k], number);
+        if (!fits(&ports[part->first_port + i], type, tGetInputShape(ram.fields.models[k], number))) return 0;
     }
     for (i = 0; i < part->outputs; i++) {
-        tDType type = tGetOutputDataType(ram.fields.models[k], i);
-        if (!fits(&ports[part->first_port + part->inputs + i], type, tGetOutputShape(ram.fields.models[k], i))) return 0;
+        int number = ram.fields.numbers[first_output + i];
+        tDType type = tGetOutputDataType(ram.fields.models[k], number);
+        if (!fits(&ports[first_output + i], type, tGetOutputShape(ram.fields.models[k], number))) return 0;
     }
     return 1;
 }
@@ -147,8 +182,8 @@ static int open_part(int k, const unsigned char *package, size_t size, uint32_t 
     if (failed(tCreateExecutor(ram.fields.models[k], &ram.fields.executors[k], list, count))) return ${UP}_EXECUTOR;
     ram.fields.opened[k] = 2;
     for (i = 0; i < chip_parts[k].inputs; i++) {
-        int shift = ports[chip_parts[k].first_port + i].shift;
-        if (failed(tGetInputInfo(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
+        int first = chip_parts[k].first_port, shift = ports[first + i].shift;
+        if (failed(tGetInputInfo(ram.fields.executors[k], ram.fields.numbers[first + i], &data))) return ${UP}_EXECUTOR;
         if (shift != 99 && data.scale_ != -1.0f && data.scale_ != (float)shift) return ${UP}_WRONG_PORTS;
     }
     return ${UP}_OK;
@@ -244,10 +279,11 @@ static int forward(int k, const void *const *inputs)
             const void *given;
             void *taken;
         } input; /* the executor only reads it, but its interface is not const */
-        if (failed(tGetInputInfo(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
+        int number = ram.fields.numbers[chip_parts[k].first_port + i];
+        if (failed(tGetInputInfo(ram.fields.executors[k], number, &data))) return ${UP}_EXECUTOR;
         input.given = inputs[i];
         data.dptr_ = input.taken;
-        if (failed(tSetInput(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
+        if (failed(tSetInput(ram.fields.executors[k], number, &data))) return ${UP}_EXECUTOR;
     }
     return failed(tForward(ram.fields.executors[k])) ? ${UP}_EXECUTOR : ${UP}_OK;
 }
@@ -255,7 +291,8 @@ static int forward(int k, const void *const *inputs)
 static int output_of(int k, int i, const void **found)
 {
     tData data;
-    if (failed(tGetOutput(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
+    int number = ram.fields.numbers[chip_parts[k].first_port + chip_parts[k].inputs + i];
+    if (failed(tGetOutput(ram.fields.executors[k], number, &data))) return ${UP}_EXECUTOR;
     if (data.dptr_ == NULL) return ${UP}_EXECUTOR;
     *found = data.dptr_;
     return ${UP}_OK;
