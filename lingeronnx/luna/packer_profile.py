@@ -101,7 +101,9 @@ class PoolPackerLimits(PoolLimits):
     max_pool_line_buffer_bytes: int | None  # max pooling, channels rounded up to 8
     average_pool_line_buffer_bytes: int | None  # average pooling: more packs, but is wrong
     max_average_input_bytes: int | None  # complete input map of an average pool
-    max_odd_kernel_input_bytes: int | None  # complete input map of a kernel with an odd side
+    # Complete input map, unless windows are even, and their size a power of two (average) or
+    # they do not overlap (max).
+    max_odd_kernel_input_bytes: int | None
     # An average pool over more is computed in parts of channels; None: any parts are correct.
     channel_split_bytes: int | None
     # What the executor counts for the rows under an average pool's window; None: it does not.

@@ -427,12 +427,26 @@ def build_cases():
             (op, "odd_kernel_input_bytes"): (
                 [
                     node(kind, ["N", 5, 90, 88], kernel_shape=[3, 3]),
-                    node(kind, ["N", 5, 96, 96], kernel_shape=[2, 2]),
+                    node(kind, ["N", 5, 96, 96], kernel_shape=[2, 2], strides=[2, 2]),
                 ],
                 [(node(kind, ["N", 5, 96, 96], kernel_shape=[3, 2]), "73728 bytes")],
             )
             for op, kind in POOLS
         },
+        ("AvgPool2dInt", "uneven_average_input_bytes"): (
+            [
+                node("AveragePool", ["N", 5, 90, 88], kernel_shape=[2, 6]),
+                node("AveragePool", ["N", 5, 96, 96], kernel_shape=[2, 4]),
+            ],
+            [(node("AveragePool", ["N", 5, 96, 96], kernel_shape=[2, 6]), "73728 bytes")],
+        ),
+        ("MaxPool", "overlapping_max_input_bytes"): (
+            [
+                node("MaxPool", ["N", 5, 90, 88], kernel_shape=[2, 2]),
+                node("MaxPool", ["N", 5, 96, 96], kernel_shape=[2, 2], strides=[2, 2]),
+            ],
+            [(node("MaxPool", ["N", 5, 96, 96], kernel_shape=[2, 2]), "73728 bytes")],
+        ),
         **{
             (op, "pool_ceil_mode"): (
                 [node(kind, MAP, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)],
@@ -547,6 +561,8 @@ ELSEWHERE = {
     "pool_line_buffer_swapped": ARCS,
     "average_pool_input_bytes": VENUSA,
     "odd_kernel_input_bytes": ARCS,
+    "uneven_average_input_bytes": ARCS,
+    "overlapping_max_input_bytes": ARCS,
 }
 
 

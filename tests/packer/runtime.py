@@ -269,8 +269,11 @@ class Faults:
         if self.platform == "arcs":
             if self.far(x.name) or self.far(y.name):
                 yield "input or output outside shared memory"
-            if big and list(node.attrs["kernel_shape"]) != list(node.attrs["strides"]):
-                yield "overlapping windows on a map above 65536 bytes"
+            if big and (
+                any(side % 2 for side in node.attrs["kernel_shape"])
+                or list(node.attrs["kernel_shape"]) != list(node.attrs["strides"])
+            ):
+                yield "overlapping or odd windows on a map above 65536 bytes"
 
     def _AvgPool2dInt(self, node, x, y):
         yield from self.pool(node, x)
@@ -281,7 +284,7 @@ class Faults:
             yield f"a slab of {slab} bytes"
         if big and self.platform == "venusA":
             yield "a map above 65536 bytes"
-        if big and self.platform == "arcs" and area & (area - 1):
+        if big and self.platform == "arcs" and (area & (area - 1) or any(k % 2 for k in kernel)):
             yield "a map above 65536 bytes with an odd window"
         if (
             list(kernel) == [h, w]
@@ -296,11 +299,7 @@ class Faults:
             yield f"packer and executor part {c} channels differently"
         stride = node.attrs["strides"][1]
         wide = up(w, 2 ** (3 + stride // 2))
-        if (
-            self.platform == "arcs"
-            and stride > 4
-            and 16384 < up(c, 8) * wide * kernel[0] & 0xFFFFFFFF < 2**31
-        ):
+        if self.platform == "arcs" and stride > 4 and up(c, 8) * wide * kernel[0] > 16384:
             yield f"{wide} columns to its executor, by the stride"  # two rows of 46 columns
 
     def parts_wrong(self, c, h, w, sw):

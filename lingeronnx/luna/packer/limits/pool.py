@@ -25,6 +25,8 @@ __all__ = [
     "pool_line_buffer_average",
     "average_pool_input_bytes",
     "odd_kernel_input_bytes",
+    "uneven_average_input_bytes",
+    "overlapping_max_input_bytes",
     "pool_ceil_mode",
     "average_area",
     "global_average_area",
@@ -199,6 +201,29 @@ def odd_kernel_input_bytes(node: ir.Node, target: Target) -> str | None:
     return _find_map_excess(window, get_packer_profile(target).pool.max_odd_kernel_input_bytes)
 
 
+@unmeasured("over a large map, an average needs a division by a power of two; 2x2 was measured")
+def uneven_average_input_bytes(node: ir.Node, target: Target) -> str | None:
+    """the input of an average pool whose window has not a power of two of elements, with channels
+    and width rounded up to 8, must fit in {own.packing.pool.max_odd_kernel_input_bytes} bytes |
+    split the map into row tiles, or use an even window.
+    """
+    window = PackerWindow.from_node(node)
+    if window is None or not window.area & (window.area - 1):
+        return None
+    return _find_map_excess(window, get_packer_profile(target).pool.max_odd_kernel_input_bytes)
+
+
+@unmeasured("windows that overlap do not run over a large map; 3x3 with a stride of 1 was measured")
+def overlapping_max_input_bytes(node: ir.Node, target: Target) -> str | None:
+    """the input of a max pool whose windows overlap, with channels and width rounded up to 8, must
+    fit in {own.packing.pool.max_odd_kernel_input_bytes} bytes | split the map into row tiles.
+    """
+    window = PackerWindow.from_node(node)
+    if window is None or window.kernel == window.strides:
+        return None
+    return _find_map_excess(window, get_packer_profile(target).pool.max_odd_kernel_input_bytes)
+
+
 def pool_ceil_mode(node: ir.Node, target: Target) -> str | None:
     """ceil_mode=1 is not supported if the last window extends past the input | pad the input."""
     if not ir.get_attr(node, "ceil_mode", 0):
@@ -241,19 +266,24 @@ def average_executor_line_buffer(node: ir.Node, target: Target) -> str | None:
 def is_executor_line_buffer_exceeded(window: PackerWindow, target: Target) -> bool:
     """Whether the executor refuses an average pool, because it counts too many bytes for it.
 
-    Up to a stride of 4 it counts no more than the packer.
+    Up to a stride of 4 it counts no more than the packer. Whether it counts with more than 32 bits
+    was not measured, so that pools whose bytes would overflow count as refused.
     """
     limit_bytes = get_packer_profile(target).pool.executor_line_buffer_bytes
     if limit_bytes is None or window.strides[1] <= 4:
         return False
-    channels = round_up(window.channels, 8)
-    return _count_executor_bytes(channels * window.kernel[0], window) > limit_bytes
+    column_bytes = round_up(window.channels, 8) * window.kernel[0]
+    return column_bytes * _get_executor_row_length(window) > limit_bytes
+
+
+def _get_executor_row_length(window: PackerWindow) -> int:
+    """Return the row length of an average pool as the executors round it up, for its stride."""
+    return round_up(window.width, 1 << (3 + window.strides[1] // 2))
 
 
 def _count_executor_bytes(column_bytes: int, window: PackerWindow) -> int:
-    """Return the bytes of some rows as the executors of average pools count them, in 32 bits."""
-    row_length = round_up(window.width, 1 << (3 + window.strides[1] // 2))
-    return (column_bytes * row_length + 2**31) % 2**32 - 2**31
+    """Return the bytes of some rows as the executor of venus counts them, in 32 bits."""
+    return (column_bytes * _get_executor_row_length(window) + 2**31) % 2**32 - 2**31
 
 
 def global_average_area(node: ir.Node, target: Target) -> str | None:
