@@ -10,13 +10,20 @@ from tests.packer.work_areas import STREAMED, get_stored_bytes, row_parts
 @dataclasses.dataclass
 class OutOfAreaWrite:
     """Bytes [start, stop) of `place` that a node writes; what is named in `spared` has been read
-    before.
+    before, or is written later; of a tensor in `safe` only bytes [first, end) have or are.
     """
 
     place: str
     start: int
     stop: int
     spared: tuple = ()
+    safe: dict = dataclasses.field(default_factory=dict)
+
+    def hits(self, item, offset):
+        """Whether it destroys bytes of an Item at `offset`."""
+        start, stop = max(self.start, offset), min(self.stop, offset + item.size)
+        first, end = self.safe.get(item.name, (offset, offset))
+        return start < stop and not first <= start < stop <= end
 
 
 class OutOfAreaWrites:
@@ -52,9 +59,22 @@ class OutOfAreaWrites:
 
         The copy of the row is found from the offset's address, 16 bytes for each element behind it,
         wherever the offset lies: constants in shared memory are not copied, and the row then goes
-        into what lies behind them.
+        into what lies behind them. Row by row: the last row of the output comes last, and not on
+        venus, the first row of the input has been read (13 rows of layernorm_two_axes).
         """
         width = self.graph.tensors[node.inputs[1]].elements
+        first, last = (self.memory.offsets.get(t.name, 0) for t in (x, y))
+        last += y.elements - width
+        safe = {y.name: (last, last + up(width, 64))}
+        kept = x.name in self.graph.outputs or self.memory.items[x.name].last > index
+        if self.platform != "venus" and not kept:
+            safe[x.name] = first, first + (width if x.elements > width else up(width, 64))
+        for write in self.norm(node, index, x, y, width):
+            write.safe = safe
+            yield write
+
+    def norm(self, node, index, x, y, width):
+        """Yield the writes of a LayerNormInt."""
         if self.platform == "venus":
             yield self.scratch(0, 8 * width)
             start = self.memory.offsets[y.name]
@@ -184,12 +204,8 @@ def find_destroyed(graph, memory, index, write):
             or item.name in write.spared
         ):
             continue
-        start = memory.offsets[item.name]
-        if (
-            start < write.stop
-            and write.start < start + item.size
-            and alive(graph, item, graph.nodes[index], index)
-        ):
+        hit = write.hits(item, memory.offsets[item.name])
+        if hit and alive(graph, item, graph.nodes[index], index):
             yield item.name
 
 
