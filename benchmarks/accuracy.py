@@ -20,7 +20,7 @@ import itertools
 import time
 
 import lingeronnx as lo
-from lingeronnx.operators.rules.macs import count_macs
+from lingeronnx.operators.macs import count_macs
 
 
 def main() -> None:

@@ -21,8 +21,9 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import NamedTuple, TypeVar
 import onnx
 
 from benchmarks import operator_names
-from lingeronnx.operators.formats import INTEGER_OPS, TRAINING_ONLY_OPS
+from lingeronnx.operators.integer_ops import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.targets import PLATFORMS
 
 __all__ = ["RULES", "Checkout", "Rule", "SourceFile", "Violation", "main", "read_checkout"]
@@ -44,8 +45,8 @@ PACKAGES = ("lingeronnx", "simulator")
 CHIP_NAME_HOMES = {
     "lingeronnx/luna/": "the vendor's folder",
     "lingeronnx/targets/arithmetic.py": "tables of the simulator are called after chips",
-    "lingeronnx/operators/formats/pool.py": "two ways of the simulator's average are called after chips",
-    "lingeronnx/operators/reference/": "an oracle shares nothing with what it judges, names included",
+    "lingeronnx/operators/pool/integer_op.py": "two ways of the simulator's average are called after chips",
+    "lingeronnx/operators/*/reference.py": "an oracle shares nothing with what it judges, names included",
     "lingeronnx/interchange/repair/": "it reads graphs that other tools wrote",
     "simulator/": "tables and kernels are called after the chips that have them",
 }
@@ -54,14 +55,22 @@ FOREIGN_CHIPS = ("mars", "jupiter")
 
 #: Where integer operators are called by name, and why. All other code asks the format.
 OPERATOR_NAME_HOMES = {
-    "lingeronnx/operators/formats/": "the formats themselves",
+    "lingeronnx/operators/*/integer_op.py": "the integer operators themselves",
+    "lingeronnx/operators/shape_inference.py": "the schemas of standard operators, by name",
     "lingeronnx/luna/": "a chip is keyed by the names that its packer knows",
     "lingeronnx/targets/": "stands below the formats: a target is keyed by the names",
-    "lingeronnx/operators/reference/": "an oracle shares nothing with what it judges, names included",
+    "lingeronnx/operators/*/reference.py": "an oracle shares nothing with what it judges, names included",
     "lingeronnx/quantization/normalize/entry/reject_unsupported.py": (
         "QLinear begins the names of onnxruntime's own operators"
     ),
 }
+
+#: Where classes are called after the operators of ONNX that they define.
+OPERATOR_CLASS_FILES = (
+    "lingeronnx/operators/*/integer_op.py",
+    "lingeronnx/operators/*/reference.py",
+    "lingeronnx/operators/_reference_op.py",
+)
 
 #: Where "@" is a rule of the packer's, and not a mark in a tensor's name.
 #: `escaping` escapes it for Markdown and spreadsheets.
@@ -301,7 +310,7 @@ def find_chip_names(checkout: Checkout) -> Iterator[Violation]:
     chips = [target.name for target in PLATFORMS if target.has_packer]
     pattern = re.compile(rf"\b({'|'.join([*chips, *FOREIGN_CHIPS])})\b")
     for file in checkout.files:
-        if file.path.startswith(tuple(CHIP_NAME_HOMES)):
+        if is_listed(file.path, CHIP_NAME_HOMES):
             continue
         for string in file.strings:
             if pattern.search(string.value):
@@ -324,16 +333,21 @@ def find_integer_operator_names(checkout: Checkout) -> Iterator[Violation]:
     for form in formats:
         names |= {name for name in form.names if form.domain or name != form.name}
     for file in checkout.core_files:
-        if file.path.startswith(tuple(OPERATOR_NAME_HOMES)):
+        if is_listed(file.path, OPERATOR_NAME_HOMES):
             continue
         for node in file.nodes_of(ast.Constant):
             if node.value in names:
-                message = f"{node.value!r} is an integer operator; take it from lingeronnx.operators.formats"
+                message = f"{node.value!r} is an integer operator; take it from lingeronnx.operators.integer_ops"
                 yield Violation(file.path, node.lineno, message)
         for node in file.nodes_of(ast.Compare):
             if _compares_format_name(node):
                 message = f"{ast.unparse(node)!r}: compare with the format itself"
                 yield Violation(file.path, node.lineno, message)
+
+
+def is_listed(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a path begins with one of some patterns, in which * stands for any text."""
+    return any(fnmatchcase(path, f"{pattern}*") for pattern in patterns)
 
 
 def _compares_format_name(node: ast.Compare) -> bool:
@@ -377,7 +391,7 @@ def find_operator_lists(checkout: Checkout) -> Iterator[Violation]:
             continue  # saves the search, which takes as long as all other rules together
         for each in operator_names.find_operator_collections(file.tree):
             owner = f"{file.path}:{each.owner}"
-            reasons = {prefix for prefix in operator_names.REASONS if owner.startswith(prefix)}
+            reasons = {prefix for prefix in operator_names.REASONS if is_listed(owner, [prefix])}
             unused -= reasons
             if not reasons:
                 message = (
@@ -395,9 +409,7 @@ def find_duplicate_classes(checkout: Checkout) -> Iterator[Violation]:
     classes = defaultdict(list)
     for file in checkout.files:
         nodes = file.nodes_of(ast.ClassDef)
-        if file.path.startswith(
-            ("lingeronnx/operators/reference/", "lingeronnx/operators/formats/")
-        ):
+        if is_listed(file.path, OPERATOR_CLASS_FILES):
             operators |= {node.name.lstrip("_").lower() for node in nodes}
         for node in nodes:
             classes[node.name.lstrip("_")].append((file.path, node.lineno))

@@ -20,7 +20,7 @@ __all__ = ["MIN_NAMES", "NAMES", "REASONS", "OperatorCollection", "find_operator
 
 MIN_NAMES = 3
 
-#: Prefix of `path:owner` of a collection -> why it states no fact about operators.
+#: Begin of `path:owner` of a collection, * for any text -> why it states no fact about operators.
 REASONS = {
     "lingeronnx/ir/float_ops.py:OPERATORS": "the table itself",
     "lingeronnx/ir/float_ops.py:ACTIVATION_SUBSTITUTES": (
@@ -40,10 +40,10 @@ REASONS = {
     "lingeronnx/ir/weight_values.py:_TRANSPARENT_OPS": (
         "which inputs of each operator reach its output element by element"
     ),
-    "lingeronnx/operators/rules/macs.py:_INTEGER_PRODUCTS": "counted as integer work of the host",
-    "lingeronnx/operators/rules/macs.py:_MAC_COUNTERS": "a way to count for each operator",
-    "lingeronnx/operators/rules/macs.py:_ZERO_MAC_OPS": "operators of other domains",
-    "lingeronnx/operators/rules/functions/lookup_table.py:Table.floats": (
+    "lingeronnx/operators/macs.py:_INTEGER_PRODUCTS": "counted as integer work of the host",
+    "lingeronnx/operators/macs.py:_MAC_COUNTERS": "a way to count for each operator",
+    "lingeronnx/operators/macs.py:_ZERO_MAC_OPS": "operators of other domains",
+    "lingeronnx/operators/activation_tables/lowering/lookup_table.py:Table.floats": (
         "the table would only repeat their rules"
     ),
     "lingeronnx/quantization/methods/output_gradients.py:_BACKWARD": "a gradient for each operator",
@@ -70,7 +70,7 @@ REASONS = {
     "lingeronnx/quantization/scales/fake_quant.py:_make_fake_quant_nodes": (
         "operators that are written one after the other"
     ),
-    "lingeronnx/operators/reference/": "an oracle shares nothing with what it judges",
+    "lingeronnx/operators/references.py:ONNX_NATIVE_OPS": "an oracle shares nothing with what it judges",
     "lingeronnx/luna/": "integer operators of the targets, and how a vendor's tool treats them",
     "lingeronnx/torch/checkpoint/recurrent_weights.py:_GATE_ORDERS": (
         "torch's order of the gates of each"

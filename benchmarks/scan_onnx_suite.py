@@ -32,7 +32,7 @@ from onnx_suite import Model, node_models, stored_models
 from lingeronnx.api import quantize
 from lingeronnx.common.errors import LingerOnnxError
 from lingeronnx.ir import ir
-from lingeronnx.operators.rules import find_lowering_rule
+from lingeronnx.operators.lowerings import find_lowering_rule
 from lingeronnx.targets import PLATFORMS, Target
 
 _REAL = ("BFLOAT16", "DOUBLE", "FLOAT", "FLOAT16")

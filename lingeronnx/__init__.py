@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from .ir.plan import Affine as Affine
     from .ir.plan import Plan as Plan
     from .operators.extension import extended as extended
-    from .operators.reference import reference_ops as reference_ops
-    from .operators.rules import Violation as Violation
+    from .operators.lowerings import Violation as Violation
+    from .operators.references import reference_ops as reference_ops
     from .operators.schemas import check_model as check_model
     from .operators.schemas import register_schemas as register_schemas
     from .quantization import QuantizedModel as QuantizedModel
@@ -98,7 +98,7 @@ _HOME = {
     "Simulation": "runtime.simulation",
     "Target": "targets",
     "Verification": "deployment",
-    "Violation": "operators.rules",
+    "Violation": "operators.lowerings",
     "check": "api",
     "compare": "api",
     "check_model": "operators.schemas",
@@ -118,7 +118,7 @@ _HOME = {
     "report": "api",
     "sensitivity": "api",
     "trace": "api",
-    "reference_ops": "operators.reference",
+    "reference_ops": "operators.references",
     "register_schemas": "operators.schemas",
     "simulate": "runtime.simulation",
     "verify": "api",

@@ -1,8 +1,8 @@
-"""Former place of `lingeronnx.operators.rules`; version 0.3 removes it."""
+"""Former place of `lingeronnx.operators.lowerings`; version 0.3 removes it."""
 
 from __future__ import annotations
 
 from .common.deprecation import forward_names
-from .operators import rules as _module
+from .operators import lowerings as _module
 
 __getattr__ = forward_names(__name__, _module, "0.3")

@@ -1,8 +1,8 @@
-"""Former place of `lingeronnx.operators.reference`; version 0.3 removes it."""
+"""Former place of `lingeronnx.operators.references`; version 0.3 removes it."""
 
 from __future__ import annotations
 
 from .common.deprecation import forward_names
-from .operators import reference as _module
+from .operators import references as _module
 
 __getattr__ = forward_names(__name__, _module, "0.3")

@@ -37,7 +37,7 @@ def integer_graph(net: Net) -> Any:
     """Return what lingeronnx makes of the net, and its multiply-accumulates for a sample."""
     import lingeronnx as lo
     from lingeronnx.ir import ir
-    from lingeronnx.operators.rules.macs import count_macs
+    from lingeronnx.operators.macs import count_macs
     from lingeronnx.quantization import normalize_model
     from lingeronnx.targets import get_target
 

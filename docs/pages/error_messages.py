@@ -11,6 +11,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -94,7 +95,7 @@ GROUPS = {
     ),
 }
 
-#: Begin of a path -> what its messages are about; the longest that fits counts.
+#: Begin of a path, * for any text -> what its messages are about; the longest that fits counts.
 AREAS = {
     "": "Calls",
     "analysis": "Comparing, profiles, sensitivity",
@@ -104,9 +105,13 @@ AREAS = {
     "common/files": "Files that are written",
     "quantization/legalize": "Rewrites",
     "quantization": "Quantizing",
-    "operators/formats": "Integer graphs",
+    "operators": "Integer graphs",
+    "operators/chip_part": "Calls",
+    "operators/extension": "Calls",
+    "operators/lowering_context": "Calls",
+    "operators/references": "Calls",
     "ir": "Reading a model",
-    "operators/rules": "Quantizing",
+    "operators/*/lowering": "Quantizing",
     "quantization/normalize": "Reading a model",
     "ir/plan": "Configuration and plans",
     "interchange/qdq": "QuantizeLinear and DequantizeLinear",
@@ -214,7 +219,7 @@ class Module:
 
     def _area(self) -> str:
         place = self._path.removeprefix("lingeronnx/")
-        fits = [key for key in AREAS if place.startswith((f"{key}/", f"{key}."))]
+        fits = [key for key in AREAS if fnmatchcase(place, f"{key}[/.]*")]
         return AREAS[max(fits, key=len, default="")]
 
     def _raised(self, call: ast.Call, function: _Function) -> Iterator[tuple[str, str]]:

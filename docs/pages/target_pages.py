@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from lingeronnx.analysis.check.operators_page import has_limit
-from lingeronnx.operators.formats import INTEGER_OPS
-from lingeronnx.operators.rules import LOWERING_RULES, format_limit_rule, get_rule_for_integer_op
+from lingeronnx.operators.integer_ops import INTEGER_OPS
+from lingeronnx.operators.lowerings import (
+    LOWERING_RULES,
+    format_limit_rule,
+    get_rule_for_integer_op,
+)
 from lingeronnx.targets import PLATFORMS, Target
 
 from .markdown import MADE, cell, table

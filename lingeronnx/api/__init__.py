@@ -37,7 +37,7 @@ from ..interchange.qdq.import_model import is_quantized
 from ..interchange.qdq.qdq_writer import PLATFORM_KEY
 from ..ir import ir
 from ..ir.name_mapping import restore_user_names
-from ..operators.formats.node_validation import check_nodes
+from ..operators.node_validation import check_nodes
 from ..quantization import QuantizedModel, require_calibrated_scales, require_data
 from ..runtime.data import Progress
 from ..runtime.evaluation import Evaluation, evaluate

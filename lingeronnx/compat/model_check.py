@@ -12,7 +12,7 @@ from ..common.errors import ConfigError
 from ..common.escaping import escape_invisible
 from ..common.files import ensure_folder, temporary_folder, write_text
 from ..ir import ir
-from ..operators.rules import Violation
+from ..operators.lowerings import Violation
 from ..quantization import QuantizedModel
 from ..runtime.session import Session
 from ..targets import Target, get_target

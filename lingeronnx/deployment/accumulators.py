@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..operators.formats import CONV1D, CONV2D, LINEAR
+from ..operators.integer_ops import CONV1D, CONV2D, LINEAR
 from .layer_subgraph import LayerSubgraph
 
 __all__ = ["LayerAccumulators", "extract_accumulators"]

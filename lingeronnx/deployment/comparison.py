@@ -20,7 +20,7 @@ import numpy as np
 
 from ..common.errors import ConfigError, DataError, split_words
 from ..ir import ir
-from ..operators.formats import DEQUANT, GRU, LSTM
+from ..operators.integer_ops import DEQUANT, GRU, LSTM
 from ..runtime.program_parts import split_into_parts
 from ..runtime.streaming import CallCount
 from .difference_patterns import describe_patterns

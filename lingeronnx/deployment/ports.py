@@ -10,7 +10,7 @@ import numpy as np
 
 from ..common.errors import ConstraintError
 from ..ir import ir
-from ..operators.formats import DEQUANT, QUANT, find_integer_op
+from ..operators.integer_ops import DEQUANT, QUANT, find_integer_op
 from .simulation import SampleRun
 from .value_tracing import trace_moved_value
 

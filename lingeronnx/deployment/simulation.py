@@ -19,7 +19,7 @@ from ..ir import ir
 from ..ir.name_mapping import restore_user_names
 from ..ir.plan import Affine
 from ..operators.chip_part import extract_chip_part, is_dequantized, order_packed_outputs
-from ..operators.formats import QUANT, find_integer_op
+from ..operators.integer_ops import QUANT, find_integer_op
 from ..runtime.data import Data, InputSpec
 from ..runtime.session import Session, is_integer_graph
 from ..runtime.streaming import Call, CallCount, check_call_count, iter_calls, make_zero_states

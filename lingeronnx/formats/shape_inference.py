@@ -1,8 +1,8 @@
-"""Former place of `lingeronnx.operators.formats.shape_inference`; version 0.3 removes it."""
+"""Former place of `lingeronnx.operators.shape_inference`; version 0.3 removes it."""
 
 from __future__ import annotations
 
 from ..common.deprecation import forward_names
-from ..operators.formats import shape_inference as _module
+from ..operators import shape_inference as _module
 
 __getattr__ = forward_names(__name__, _module, "0.3")

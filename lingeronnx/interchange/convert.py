@@ -19,9 +19,7 @@ import numpy as np
 from ..common.errors import ConfigError, ModelError
 from ..ir import ir
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
-from ..operators.formats import (
-    is_quantized_domain,
-)
+from ..operators.integer_ops import is_quantized_domain
 from ..runtime.integer.dialects import detect_dialect
 from ..runtime.integer.runner import detect_target
 from ..runtime.provenance import (

@@ -5,7 +5,7 @@
 
 Constants are unchanged, except the beta of layer normalization, which has five more fractional bits
 in dialect v3. This module edits the graphs; the names and attributes of both dialects belong to
-`formats`.
+`integer_ops`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..common.errors import ModelError
 from ..common.text import merge_similar_lines
 from ..ir import ir
 from ..ir.plan import Affine
-from ..operators.formats import (
+from ..operators.integer_ops import (
     ATTRIBUTE_RENAMES,
     AVG_POOL2D,
     GRU,
@@ -34,7 +34,7 @@ from ..operators.formats import (
     find_integer_op,
     is_quantized_domain,
 )
-from ..operators.formats.normalization import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
+from ..operators.softmax.integer_op import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
 from ..targets._target import Target
 from ..targets.arithmetic import LutArithmetic, TableInputRule
 

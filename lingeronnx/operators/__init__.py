@@ -1,10 +1,15 @@
 """The integer operators, and the public module for authors of operators.
 
-    formats/    what an integer operator is: names, attributes, scales, types, kernel
-    rules/      which float operators become one, within which limits, and how they are lowered
-    reference/  the operators once more, as plain classes that judge the others
+    FAMILY/     conv, pool, recurrent ...: a folder for each family of operators
+        integer_op  what an integer operator is: names, attributes, scales, types, kernel
+        lowering    which float operators become one, within which limits, and how
+        reference   the operators once more, as plain classes that judge the others
+        exact_qdq   the kernels in standard ONNX, bit by bit, if there is such a form
+    integer_ops, lowerings, references
+                the registries: the operators, rules and plain classes of all families, in order
     schemas     the operators as ONNX schemas
-    lowering    builds the integer graph; the rules call it
+    lowering_context
+                builds the integer graph; the rules call it
     chip_part   the part of an integer graph that the chip runs
     extension   `lo.extended`: operators of users
 
@@ -19,31 +24,31 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .extension import extended as extended
-    from .formats import Attr as Attr
-    from .formats import Format as Format
-    from .formats import KernelInfo as KernelInfo
-    from .formats import UnaryIntegerOp as UnaryIntegerOp
-    from .formats.shape_inference import Signature as Signature
-    from .reference import Integer as Integer
-    from .rules import Op as Op
-    from .rules import ScalePair as ScalePair
-    from .rules import Scaling as Scaling
-    from .rules import Violation as Violation
-    from .rules import share_no_scales as share_no_scales
+    from .integer_ops import Attr as Attr
+    from .integer_ops import Format as Format
+    from .integer_ops import KernelInfo as KernelInfo
+    from .integer_ops import UnaryIntegerOp as UnaryIntegerOp
+    from .lowerings import Op as Op
+    from .lowerings import ScalePair as ScalePair
+    from .lowerings import Scaling as Scaling
+    from .lowerings import Violation as Violation
+    from .lowerings import share_no_scales as share_no_scales
+    from .references import Integer as Integer
+    from .shape_inference import Signature as Signature
 
 _HOME = {
-    "Attr": "formats",
-    "Format": "formats",
-    "Integer": "reference",
-    "KernelInfo": "formats",
-    "Op": "rules",
-    "ScalePair": "rules",
-    "Scaling": "rules",
-    "Signature": "formats.shape_inference",
-    "UnaryIntegerOp": "formats",
-    "Violation": "rules",
+    "Attr": "integer_ops",
+    "Format": "integer_ops",
+    "Integer": "references",
+    "KernelInfo": "integer_ops",
+    "Op": "lowerings",
+    "ScalePair": "lowerings",
+    "Scaling": "lowerings",
+    "Signature": "shape_inference",
+    "UnaryIntegerOp": "integer_ops",
+    "Violation": "lowerings",
     "extended": "extension",
-    "share_no_scales": "rules",
+    "share_no_scales": "lowerings",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

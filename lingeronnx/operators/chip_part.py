@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..ir import ir
 from ..targets import Target
-from .formats import DEQUANT, QUANT, find_integer_op, is_quantized_domain
+from .integer_ops import DEQUANT, QUANT, find_integer_op, is_quantized_domain
 
 __all__ = [
     "extract_chip_nodes",

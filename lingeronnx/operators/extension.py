@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any
 
 from ..common.errors import ConfigError
-from . import formats, schemas
-from . import reference as plain_classes
-from . import rules as ops
-from .formats import Format
-from .rules import Op
+from . import integer_ops, schemas
+from . import lowerings as ops
+from . import references as plain_classes
+from .integer_ops import Format
+from .lowerings import Op
 
 __all__ = ["OperatorRegistration", "extended", "get_fake_quantizers"]
 
@@ -44,7 +44,7 @@ class OperatorRegistration:
         """Unregister the operator; has no effect if it is called again."""
         form, rule, plain, fake = self._parts
         schemas.deregister_schema(form)
-        formats.remove_integer_op(form)
+        integer_ops.remove_integer_op(form)
         if rule is not None:
             ops.remove_lowering_rule(rule)
         if plain is not None:
@@ -97,7 +97,7 @@ def extended(
         If a name is in use, or the arguments belong to different operators.
     """
     _check_registration(form, rule, reference, fake or {})
-    formats.add_integer_op(form)
+    integer_ops.add_integer_op(form)
     if rule is not None:
         ops.add_lowering_rule(rule)
     if reference is not None:
@@ -115,7 +115,7 @@ def _check_registration(
     have a fake quantizer yet. `rule` and `plain` may be None.
     """
     for name in form.names:
-        if formats.find_integer_op_by_name(name) is not None:
+        if integer_ops.find_integer_op_by_name(name) is not None:
             raise ConfigError(f"operator '{form.name}': the name '{name}' is taken; choose another")
     if rule is not None and rule.integer_op is not form:
         raise ConfigError(

@@ -1,8 +1,8 @@
 """ONNX schemas of the integer operators, for ONNX's checker and shape inference.
 
-`register_schemas` registers every operator of `formats` with ``onnx`` in domain `thinker`, version
-1: attributes from the operator's own table, types of inputs and outputs, and the inference of types
-and shapes.
+`register_schemas` registers every operator of `integer_ops` with ``onnx`` in domain `thinker`,
+version 1: attributes from the operator's own table, types of inputs and outputs, and the inference
+of types and shapes.
 
     lo.register_schemas()
     onnx.checker.check_model(model)              # names, attributes, number of inputs
@@ -26,7 +26,8 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from ..common.errors import ModelError, suggest_nearest
 from ..ir import ir, onnx_file
-from .formats import (
+from . import shape_inference as rules
+from .integer_ops import (
     ATTRIBUTE_RENAMES,
     DEQUANT,
     GRU,
@@ -37,8 +38,7 @@ from .formats import (
     find_integer_op_by_name,
     get_known_integer_ops,
 )
-from .formats import shape_inference as rules
-from .formats.shape_inference import Signature
+from .shape_inference import Signature
 
 __all__ = [
     "NONSTANDARD_USAGE",

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from ..ir import ir
 from ..ir.disjoint import DisjointSets
 from ..ir.plan.power_of_two import floor_power_of_two
-from ..operators.formats import CLIP
-from ..operators.rules.functions.activation import can_compose_clip, get_clip_bounds
-from ..operators.rules.macs import count_macs
+from ..operators.clamp.lowering import can_compose_clip, get_clip_bounds
+from ..operators.integer_ops import CLIP
+from ..operators.macs import count_macs
 from ..targets import Target
 from .partition import (
     Partition,

@@ -15,14 +15,14 @@ from ..ir import ir
 from ..ir.attributes import AttributeValue, get_number
 from ..ir.plan import Affine, Plan, Transform
 from ..ir.plan.synthetic_calibration import is_synthetic
-from ..operators.formats import (
+from ..operators.integer_ops import (
     REQUANT,
     Format,
     find_integer_op,
     is_quantized_domain,
     read_attributes,
 )
-from ..operators.lowering import LoweringContext, LoweringResult
+from ..operators.lowering_context import LoweringContext, LoweringResult
 from ..runtime.provenance import load_quantize_settings, map_to_float_names
 from ..targets import DEFAULT, Target
 from .partition import Partition

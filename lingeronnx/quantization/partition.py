@@ -11,8 +11,8 @@ import numpy as np
 from ..common.errors import ConstraintError
 from ..ir import ir
 from ..ir.disjoint import DisjointSets
-from ..operators.rules import Op, find_lowering_rule, get_weight_values
-from ..operators.rules.macs import count_macs
+from ..operators.lowerings import Op, find_lowering_rule, get_weight_values
+from ..operators.macs import count_macs
 from ..runtime.runners import find_ancestors, iter_read_values
 from ..targets import Target
 

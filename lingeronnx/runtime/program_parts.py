@@ -27,7 +27,7 @@ from ..operators.chip_part import (
     is_host_dequant,
     order_packed_outputs,
 )
-from ..operators.formats import QUANT
+from ..operators.integer_ops import QUANT
 from ..targets import PackerArguments, Target
 from ..targets._target import AppliedRewrite
 from ..targets.objective import PARTS_KEY

@@ -18,7 +18,7 @@ import numpy as np
 from ..ir import ir
 from ..ir.digests import compute_output_digest
 from ..ir.fixed_inputs import fix_inputs
-from ..operators.formats import DEQUANT, QUANT, REQUANT, find_integer_op
+from ..operators.integer_ops import DEQUANT, QUANT, REQUANT, find_integer_op
 
 __all__ = [
     "METADATA_KEY",

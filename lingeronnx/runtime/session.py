@@ -21,8 +21,8 @@ from ..ir import ir
 from ..ir.dynamic_tail import DynamicTail, split_dynamic_tail
 from ..ir.name_mapping import restore_user_names
 from ..ir.plan import Affine
-from ..operators.formats import is_quantized_domain
-from ..operators.formats.node_validation import check_nodes
+from ..operators.integer_ops import is_quantized_domain
+from ..operators.node_validation import check_nodes
 from ..targets import Target, get_target, get_versions
 from .compiled_host import CompiledHost
 from .data import InputSpec

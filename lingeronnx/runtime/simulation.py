@@ -13,7 +13,7 @@ from ..common.errors import ConfigError
 from ..ir import ir
 from ..ir.plan import Affine
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
-from ..operators.formats import DEQUANT
+from ..operators.integer_ops import DEQUANT
 from .data import Data, Progress
 from .dump import DumpFolder, TensorSummary
 from .session import Session

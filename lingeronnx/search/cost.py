@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..ir import ir
-from ..operators.rules.macs import count_macs
+from ..operators.macs import count_macs
 from ..quantization import Candidate
 
 __all__ = ["AttemptCost", "measure_cost"]

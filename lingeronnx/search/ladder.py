@@ -25,8 +25,8 @@ from ..analysis.sensitivity.trial_runs import choose_block_size
 from ..common.escaping import quote_shell
 from ..ir import ir
 from ..ir.disjoint import DisjointSets
-from ..operators.formats import QUANT
-from ..operators.rules.macs import count_macs
+from ..operators.integer_ops import QUANT
+from ..operators.macs import count_macs
 from ..quantization import PlannedModel
 from ..quantization.config import Override, QuantConfig
 from ..quantization.scales import group_shared_scales

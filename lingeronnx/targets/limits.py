@@ -1,7 +1,7 @@
 """Limits of operators on a target, as frozen values.
 
 An operator without limits supports everything that its definition allows. Sizes are in elements,
-memory is in bytes. The rules that users read are the constraints in `operators.rules`, filled in
+memory is in bytes. The rules that users read are the constraints of the lowering rules, filled in
 from these numbers.
 """
 

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.ir import ir
 from lingeronnx.luna.faults import LunaFault
-from lingeronnx.operators.formats import INTEGER_OPS
+from lingeronnx.operators.integer_ops import INTEGER_OPS
 from lingeronnx.targets import PLATFORMS
 from tests.each import check_each
 from tests.reference.test_reference import single

@@ -13,7 +13,7 @@ from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.packer_profile import get_packer_profile
 from lingeronnx.luna.vendor import LunaVendor
-from lingeronnx.operators.rules import find_lowering_rule
+from lingeronnx.operators.lowerings import find_lowering_rule
 from lingeronnx.quantization.legalize import REWRITES, legalize_graph
 from lingeronnx.quantization.legalize.windows.kernel_split import move_padding_to_pad
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

@@ -195,7 +195,7 @@ def test_large_permutations_on_venus(perm, monkeypatch):
     assert "iqCat" in entry.what
     assert entry.cost == "exact"
     monkeypatch.setattr(
-        "lingeronnx.operators.rules.data_movement.shape._plan_transpose_parts", lambda *_: None
+        "lingeronnx.operators.reshape.lowering._plan_transpose_parts", lambda *_: None
     )
     unsplit = quantize(model, feed, platform="venus", effort="fast")
     assert "iqCat" not in unsplit.report.layers

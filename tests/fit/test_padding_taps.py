@@ -182,7 +182,7 @@ def test_a_layer_within_the_limits_stays_within(kernel, size, pads, inside):
 
 
 def _find_violations(model, row):
-    from lingeronnx.operators.rules import find_lowering_rule
+    from lingeronnx.operators.lowerings import find_lowering_rule
 
     violations = []
     for node in model.graph:

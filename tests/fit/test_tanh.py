@@ -8,7 +8,7 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
-from lingeronnx.operators.rules.macs import count_macs
+from lingeronnx.operators.macs import count_macs
 from lingeronnx.quantization.legalize import legalize_graph
 from lingeronnx.quantization.normalize import normalize
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes

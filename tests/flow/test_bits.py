@@ -11,7 +11,7 @@ import lingeronnx as lo
 from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
-from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier
+from lingeronnx.operators._reference_arithmetic import fixed_point_multiplier
 from lingeronnx.quantization.lower import extract_plan
 from tests import nets
 from tests.case_selection import mark_rest_slow

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier
+from lingeronnx.operators._reference_arithmetic import fixed_point_multiplier
 from tests.oracles import conv as naive
 from tests.oracles.fixed import rescale
 

@@ -11,7 +11,7 @@ from lingeronnx.operators import (
     UnaryIntegerOp,
     share_no_scales,
 )
-from lingeronnx.operators.formats import shape_inference as rules
+from lingeronnx.operators import shape_inference as rules
 
 from .kernel import Squash
 

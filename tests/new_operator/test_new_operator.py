@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
-from lingeronnx.operators.formats import RELU
+from lingeronnx.operators.integer_ops import RELU
 from lingeronnx.targets import PLATFORMS
 from tests.nets import Net, samples
 

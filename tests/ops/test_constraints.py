@@ -13,8 +13,8 @@ from lingeronnx.analysis.check.operators_page import has_limit
 from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.faults import LunaFault
-from lingeronnx.operators.rules import LOWERING_RULES, format_limit_rule
-from lingeronnx.operators.rules.functions.activation import Clip
+from lingeronnx.operators.clamp.lowering import Clip
+from lingeronnx.operators.lowerings import LOWERING_RULES, format_limit_rule
 from lingeronnx.targets import GENERIC, PLATFORMS
 from tests.each import check_each
 

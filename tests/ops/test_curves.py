@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from lingeronnx.api import quantize
 from lingeronnx.ir import ir
 from lingeronnx.ir.float_ops import BINARY_FUNCTIONS, UNARY_FUNCTIONS
-from lingeronnx.operators.rules.functions.lookup_table import evaluate_float_node
+from lingeronnx.operators.activation_tables.lowering.lookup_table import evaluate_float_node
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.session import Session
 from tests.nets import Net

@@ -8,9 +8,9 @@ import pytest
 from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import float_ops
 from lingeronnx.ir.plan import Affine
-from lingeronnx.operators.formats import table_functions
-from lingeronnx.operators.rules.functions.activation import get_clip_bounds
-from lingeronnx.operators.rules.functions.attention_masks import is_masked_at_run_time
+from lingeronnx.operators.activation_tables import table_functions
+from lingeronnx.operators.attention_masks import is_masked_at_run_time
+from lingeronnx.operators.clamp.lowering import get_clip_bounds
 from tests.each import check_each
 from tests.passes.helpers import graph
 

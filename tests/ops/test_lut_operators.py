@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
-from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier
+from lingeronnx.operators._reference_arithmetic import fixed_point_multiplier
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import (
     LayerNormArithmetic,

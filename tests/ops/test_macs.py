@@ -15,7 +15,7 @@ from onnx import numpy_helper
 import lingeronnx as lo
 from lingeronnx.cli import main
 from lingeronnx.ir import ir
-from lingeronnx.operators.rules.macs import count_macs, count_macs_if_known
+from lingeronnx.operators.macs import count_macs, count_macs_if_known
 from tests import nets
 from tests.case_selection import limit_examples
 from tests.each import check_each

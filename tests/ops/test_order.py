@@ -7,8 +7,8 @@ lowers it, so the order is behaviour. A change of the order has to change `order
 import json
 from pathlib import Path
 
-from lingeronnx.operators import rules as ops
-from lingeronnx.operators.formats import INTEGER_OPS, TRAINING_ONLY_OPS
+from lingeronnx.operators import lowerings as ops
+from lingeronnx.operators.integer_ops import INTEGER_OPS, TRAINING_ONLY_OPS
 
 FROZEN = json.loads((Path(__file__).parent / "order.json").read_text())
 

@@ -15,8 +15,8 @@ from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.luna import ARCS, VENUS, VENUSA
 from lingeronnx.luna.packer_profile import get_packer_profile
-from lingeronnx.operators.formats import INTEGER_OPS, TRAINING_ONLY_OPS
-from lingeronnx.operators.rules.layers.pool import make_mean_weights
+from lingeronnx.operators.integer_ops import INTEGER_OPS, TRAINING_ONLY_OPS
+from lingeronnx.operators.pool.lowering import make_mean_weights
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS, get_target
 from tests.nets import Net, samples

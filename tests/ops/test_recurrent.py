@@ -12,8 +12,8 @@ from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
 from lingeronnx.luna.faults import LunaFault
-from lingeronnx.operators.formats import find_integer_op
-from lingeronnx.operators.rules import get_rule_for_integer_op
+from lingeronnx.operators.integer_ops import find_integer_op
+from lingeronnx.operators.lowerings import get_rule_for_integer_op
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.session import Session

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from lingeronnx.api import quantize
 from lingeronnx.ir import ir
-from lingeronnx.operators.reference import reference_ops
+from lingeronnx.operators.references import reference_ops
 from lingeronnx.operators.schemas import check_model
 from lingeronnx.quantization.normalize import run_entry_passes
 from lingeronnx.runtime.runners import FloatRunner

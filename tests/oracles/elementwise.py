@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lingeronnx.operators.reference._arithmetic import fixed_point_multiplier
+from lingeronnx.operators._reference_arithmetic import fixed_point_multiplier
 from tests.oracles.fixed import HALF, rescale, rsh, sat
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lingeronnx.operators.reference._arithmetic import divide
+from lingeronnx.operators._reference_arithmetic import divide
 from tests.oracles.fixed import rescale, rsh, sat
 
 

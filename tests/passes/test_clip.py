@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.operators.rules.functions.activation import get_clip_bounds
+from lingeronnx.operators.clamp.lowering import get_clip_bounds
 from lingeronnx.quantization.normalize.activations.clip import simplify_clip
 from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, rand
 

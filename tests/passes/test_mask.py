@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.ir import ir
-from lingeronnx.operators.rules.functions.attention_masks import MASK_VALUE
+from lingeronnx.operators.attention_masks import MASK_VALUE
 from lingeronnx.quantization.normalize.activations.attention_mask import (
     canonicalize_attention_masks,
 )

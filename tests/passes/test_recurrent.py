@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from lingeronnx.ir import ir
-from lingeronnx.operators.rules.layers.recurrent import explain_unsupported
-from lingeronnx.operators.rules.layers.recurrent import optional_input_indices as given_to
+from lingeronnx.operators.recurrent.lowering import explain_unsupported
+from lingeronnx.operators.recurrent.lowering import optional_input_indices as given_to
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes
 from lingeronnx.quantization.normalize.layers.recurrent import (
     convert_recurrent_layers,

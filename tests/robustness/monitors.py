@@ -89,7 +89,7 @@ class Monitor:
         return ""
 
     def _watch_stages(self):
-        from lingeronnx.operators.lowering import LoweringContext
+        from lingeronnx.operators.lowering_context import LoweringContext
         from lingeronnx.runtime.integer.bind import Binder
 
         for owner, stage in ((LoweringContext, "lowering"), (Binder, "binding")):

@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from lingeronnx.common.errors import LingerOnnxError
-from lingeronnx.operators.formats import INTEGER_OPS
+from lingeronnx.operators.integer_ops import INTEGER_OPS
 from lingeronnx.runtime.session import Session
 from lingeronnx.targets import PLATFORMS
 

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from lingeronnx.common.errors import ConfigError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
-from lingeronnx.operators.formats import INTEGER_OPS
+from lingeronnx.operators.integer_ops import INTEGER_OPS
 from lingeronnx.runtime.integer.dialects import ARITHMETICS, ArithmeticSide, detect_dialect
 
 

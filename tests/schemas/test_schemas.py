@@ -13,7 +13,7 @@ from onnx import TensorProto, defs, helper
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
-from lingeronnx.operators.formats import INTEGER_OPS
+from lingeronnx.operators.integer_ops import INTEGER_OPS
 from lingeronnx.operators.schemas import (
     NONSTANDARD_USAGE,
     SCHEMA_DOMAIN,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.operators.reference._arithmetic import divide
+from lingeronnx.operators._reference_arithmetic import divide
 from simulator.fixed_point import INT32_MAX, INT32_MIN, Rescale
 from simulator.kernels import ConvTranspose, Div, Glu, Relu
 from simulator.program import SimulatorError, Step, TensorSpec, compile_program

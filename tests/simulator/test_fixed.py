@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.operators.reference._arithmetic import divide, fixed_point_multiplier
+from lingeronnx.operators._reference_arithmetic import divide, fixed_point_multiplier
 from simulator._jit import jit
 from simulator.fixed_point import (
     ChainedForm,

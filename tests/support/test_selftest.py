@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.cli.support import self_test
-from lingeronnx.operators.reference import reference_ops
+from lingeronnx.operators.references import reference_ops
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from lingeronnx.ir import ir
-from lingeronnx.operators.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
-from lingeronnx.operators.rules.layers.conv import ConvGeometry
+from lingeronnx.operators.conv_geometry import ConvGeometry
+from lingeronnx.operators.integer_ops import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
 from lingeronnx.targets import LimitCheck, Target, Vendor, make_support_rows
 from lingeronnx.targets.arithmetic import (
     AddArithmetic,

@@ -10,9 +10,9 @@ import numpy as np
 from ...common.errors import ConfigError
 from ...ir import ir
 from ...ir.name_mapping import restore_user_names
-from ...operators.formats.node_validation import check_nodes
-from ...operators.rules import Violation, find_lowering_rule
-from ...operators.rules.macs import count_macs
+from ...operators.lowerings import Violation, find_lowering_rule
+from ...operators.macs import count_macs
+from ...operators.node_validation import check_nodes
 from ...quantization import (
     QuantizedModel,
     build_quantized_model,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from ...common.errors import ConstraintError, ModelError
 from ...ir import ir
 from ...operators.chip_part import extract_chip_part
-from ...operators.formats import CLIP
-from ...operators.lowering import LoweringResult
-from ...operators.rules.macs import count_macs
+from ...operators.integer_ops import CLIP
+from ...operators.lowering_context import LoweringResult
+from ...operators.macs import count_macs
 from ...quantization.config import QuantConfig
 from ...quantization.factor_groups import find_saturating_clips, partition_with_clip_fallback
 from ...quantization.lower import lower

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.plan import Affine
-from ...operators.formats import (
+from ...operators.integer_ops import (
     ATTRIBUTE_RENAMES,
     DEQUANT,
     QUANT,
@@ -21,7 +21,7 @@ from ...operators.formats import (
     is_quantized_domain,
     read_attributes,
 )
-from ...operators.rules import Violation, format_limit_rule, get_rule_for_integer_op
+from ...operators.lowerings import Violation, format_limit_rule, get_rule_for_integer_op
 from ...quantization.report import split_float_nodes
 from ...runtime.integer.sizes import infer_shapes
 from ...targets import Target

@@ -6,8 +6,8 @@ constraints, filled in from each platform) and the faults of each executor.
 
 from __future__ import annotations
 
-from ...operators.formats import INTEGER_OPS
-from ...operators.rules import LOWERING_RULES, Op, format_limit_rule, get_rule_for_integer_op
+from ...operators.integer_ops import INTEGER_OPS
+from ...operators.lowerings import LOWERING_RULES, Op, format_limit_rule, get_rule_for_integer_op
 from ...targets import PLATFORMS, LimitCheck, Target
 
 __all__ = ["BEGIN", "END", "has_limit", "render_operators_markdown"]

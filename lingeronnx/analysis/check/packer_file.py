@@ -13,9 +13,9 @@ from ...ir.attributes import check_attributes
 from ...ir.name_mapping import restore_user_names
 from ...ir.plan.synthetic_calibration import collect_calibration_warnings
 from ...operators.chip_part import extract_chip_part, is_host_dequant
-from ...operators.formats import DEQUANT, INTEGER_OPS, is_quantized_domain
-from ...operators.formats.node_validation import check_nodes
-from ...operators.rules.macs import count_macs
+from ...operators.integer_ops import DEQUANT, INTEGER_OPS, is_quantized_domain
+from ...operators.macs import count_macs
+from ...operators.node_validation import check_nodes
 from ...quantization.report import FloatNode, split_float_nodes
 from ...quantization.report.merges import find_merge_options
 from ...quantization.report.program import build_program_report

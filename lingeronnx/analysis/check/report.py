@@ -19,7 +19,7 @@ from ...common.text import (
     merge_similar_lines,
     truncate_lines,
 )
-from ...operators.rules import Violation
+from ...operators.lowerings import Violation
 from ...quantization.legalize import AppliedRewrite
 from ...quantization.report import FloatNode, format_findings, format_float_nodes, format_rewrites
 from ...quantization.report.merges import MergeOption

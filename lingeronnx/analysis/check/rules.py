@@ -15,7 +15,7 @@ import numpy as np
 from ...ir import ir
 from ...ir.attributes import Attributes, get_int, get_number, get_scales
 from ...ir.plan import Affine
-from ...operators.formats import (
+from ...operators.integer_ops import (
     AVG_POOL2D,
     BATCH_NORM2D,
     CONCAT,
@@ -33,7 +33,7 @@ from ...operators.formats import (
     TRANSPOSE,
     Format,
 )
-from ...operators.rules import Violation, get_rule_for_integer_op
+from ...operators.lowerings import Violation, get_rule_for_integer_op
 from ...targets import Target
 from ...targets.arithmetic import (
     ConcatArithmetic,

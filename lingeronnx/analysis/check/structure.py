@@ -23,8 +23,8 @@ from ...common.deprecation import keep_old_members
 from ...common.text import format_table
 from ...ir import ir
 from ...ir.plan import Affine, Plan
-from ...operators.formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
-from ...operators.rules import Violation
+from ...operators.integer_ops import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, find_integer_op
+from ...operators.lowerings import Violation
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan
 from ...quantization.scales import ScalePolicy

@@ -25,7 +25,7 @@ import numpy as np
 from ...common.escaping import quote_shell
 from ...ir import ir
 from ...ir.attributes import get_number
-from ...operators.formats import (
+from ...operators.integer_ops import (
     CONCAT,
     DEQUANT,
     Format,
@@ -33,7 +33,7 @@ from ...operators.formats import (
     is_quantized_domain,
     read_attributes,
 )
-from ...operators.rules import Violation, get_rule_for_integer_op
+from ...operators.lowerings import Violation, get_rule_for_integer_op
 from ...quantization import QuantizedModel
 from ...quantization.calibration import TensorStats
 from ...quantization.partition import Partition

@@ -22,8 +22,8 @@ from ...common.deprecation import keep_old_members
 from ...common.errors import ConfigError, DataError, suggest_nearest
 from ...ir import float_ops, ir
 from ...ir.name_mapping import format_node_label, get_module_name
-from ...operators.rules import is_relu_like
-from ...operators.rules.functions.activation import get_clip_bounds
+from ...operators.clamp.lowering import get_clip_bounds
+from ...operators.lowerings import is_relu_like
 from ...runtime.accuracy_warnings import OutputChecks, PredictionCounts
 from ...runtime.data import Data, InputSpec, Progress
 from ...runtime.metrics import TopK

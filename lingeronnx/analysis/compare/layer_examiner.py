@@ -15,8 +15,8 @@ import numpy as np
 
 from ...common.decibels import ratio_db
 from ...ir import float_ops, ir
-from ...operators.formats import is_quantized_domain
-from ...operators.rules import is_relu_like
+from ...operators.integer_ops import is_quantized_domain
+from ...operators.lowerings import is_relu_like
 from ...runtime.provenance import is_made_from
 from ..stats.channels import CONSTANT_TOLERANCE, channel_axis, move_channel_axis
 from .join import ComparedTensor, TensorJoin

@@ -26,7 +26,7 @@ import numpy as np
 from ...common.deprecation import keep_old_members
 from ...common.errors import LingerOnnxError
 from ...ir.plan import Plan
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ...quantization import (
     PlannedModel,
     PreparedModel,

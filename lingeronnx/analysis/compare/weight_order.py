@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...ir import ir
-from ...operators.formats import find_integer_op
+from ...operators.integer_ops import find_integer_op
 
 __all__ = ["find_swapped_channels"]
 

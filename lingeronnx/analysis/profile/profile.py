@@ -25,7 +25,7 @@ from ...ir import ir
 from ...ir.attributes import get_number
 from ...ir.name_mapping import get_module_name
 from ...ir.plan import Affine, make_bias_qparams
-from ...operators.formats import find_integer_op, is_quantized_domain, read_attributes
+from ...operators.integer_ops import find_integer_op, is_quantized_domain, read_attributes
 from ...runtime.session import Session
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution

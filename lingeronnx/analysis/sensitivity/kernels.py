@@ -18,8 +18,8 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.plan import Affine
-from ...operators import formats
-from ...operators.rules import Op
+from ...operators import integer_ops
+from ...operators.lowerings import Op
 from ...quantization import PlannedModel
 from ...quantization.lower import lower
 from ...quantization.partition import Partition
@@ -34,11 +34,11 @@ FINE_BITS = 16
 #: Operators that round internal values. (Table lookups round their output only; on some chips they
 #: take only 8-bit inputs.)
 _APPROXIMATING_FORMATS = (
-    formats.LSTM,
-    formats.GRU,
-    formats.SOFTMAX,
-    formats.LOG_SOFTMAX,
-    formats.LAYER_NORM,
+    integer_ops.LSTM,
+    integer_ops.GRU,
+    integer_ops.SOFTMAX,
+    integer_ops.LOG_SOFTMAX,
+    integer_ops.LAYER_NORM,
 )
 
 #: Whether all inputs are on the plan's grid, and the grid of the operator's own tensors: "plan" or

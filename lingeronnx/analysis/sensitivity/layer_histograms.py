@@ -20,7 +20,7 @@ from ...common.escaping import escape_invisible
 from ...common.files import replace_file
 from ...ir import ir
 from ...ir.plan import Affine
-from ...operators.rules import get_weight_values
+from ...operators.lowerings import get_weight_values
 from ...quantization import PlannedModel
 from .layers import RoundedOperator
 

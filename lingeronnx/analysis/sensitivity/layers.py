@@ -19,9 +19,9 @@ from ...common.errors import ConfigError
 from ...common.escaping import quote_shell
 from ...ir import ir
 from ...ir.plan import Affine
-from ...operators.formats import QUANT
-from ...operators.rules import Op, get_weight_values, replace_weight_values
-from ...operators.rules.macs import count_macs
+from ...operators.integer_ops import QUANT
+from ...operators.lowerings import Op, get_weight_values, replace_weight_values
+from ...operators.macs import count_macs
 from ...quantization import PlannedModel
 from ...quantization.prepare.selectors import select_nodes
 from ...targets import Target

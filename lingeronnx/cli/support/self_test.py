@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import api
 from ...ir import ir
-from ...operators.reference import reference_ops
+from ...operators.references import reference_ops
 from ...targets import DEFAULT, GENERIC, Target
 from .warmup import make_random_model
 

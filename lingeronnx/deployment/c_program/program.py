@@ -20,8 +20,8 @@ from ...common.errors import ConstraintError
 from ...common.escaping import make_c_identifier
 from ...ir import float_ops, ir
 from ...operators.chip_part import is_dequantized
-from ...operators.formats import QUANT
-from ...operators.rules.macs import count_macs
+from ...operators.integer_ops import QUANT
+from ...operators.macs import count_macs
 from ...runtime.parts_runner import PartRun
 from ...runtime.program_parts import PartitionedProgram
 from ...targets import PackerArguments, Target

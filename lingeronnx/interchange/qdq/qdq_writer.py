@@ -24,7 +24,8 @@ from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.plan import Affine
 from ...ir.plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
-from ...operators.formats import (
+from ...operators.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
+from ...operators.integer_ops import (
     DEQUANT,
     Format,
     KernelInfo,
@@ -32,7 +33,6 @@ from ...operators.formats import (
     read_attributes,
     require_integer_op,
 )
-from ...operators.formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
 from ...runtime.integer.dialects import ArithmeticSide
 from ...runtime.integer.runner import detect_target
 from ...runtime.integer.sizes import infer_shapes

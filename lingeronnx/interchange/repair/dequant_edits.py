@@ -12,7 +12,7 @@ from functools import partial
 
 from onnx import NodeProto, ValueInfoProto, helper
 
-from ...operators.formats import DEQUANT
+from ...operators.integer_ops import DEQUANT
 from .graph_view import (
     GraphView,
     NodeView,

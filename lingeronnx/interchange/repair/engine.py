@@ -20,7 +20,7 @@ from ...common.deprecation import keep_old_members
 from ...common.errors import ModelError, RepairError
 from ...common.files import replace_file, resolve_path
 from ...ir import onnx_file
-from ...operators.formats import find_nonzero_zero_point
+from ...operators.integer_ops import find_nonzero_zero_point
 from .declarations import TYPE_REPAIR, VALUE_INFO_REPAIR
 from .dequants import DEQUANT_REPAIR
 from .graph_view import GraphView, sort_all

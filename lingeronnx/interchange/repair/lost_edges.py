@@ -13,7 +13,7 @@ from functools import partial
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from ...operators.formats import QUANT
+from ...operators.integer_ops import QUANT
 from .graph_view import GraphView, NodeView, TensorRead, TensorView, same_scale
 from .node_semantics import (
     OTHER,

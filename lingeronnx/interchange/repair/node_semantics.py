@@ -1,8 +1,8 @@
 """Semantics of single nodes: the kinds of tensors that a node consumes and produces.
 
-Attributes are interpreted by the operator formats (`formats`), under the attribute names of all
-generations. Operators without a format count as float outside the quantized domains; inside them
-their attributes decide. This module knows no graph.
+Attributes are interpreted by the integer operators (`integer_ops`), under the attribute names of
+all generations. Operators without a format count as float outside the quantized domains; inside
+them their attributes decide. This module knows no graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnx import TensorProto, defs
 from ...common.errors import LingerOnnxError
 from ...ir import float_ops
 from ...ir.attributes import AttributeValue
-from ...operators.formats import (
+from ...operators.integer_ops import (
     ATTRIBUTE_RENAMES,
     BATCH_NORM2D,
     DEQUANT,
@@ -424,7 +424,7 @@ def real_inputs(node: NodeView) -> list[int]:
 
 
 def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - duck-typed ir.Node
-    """Return a minimal substitute of an `ir.Node` for the functions of `formats`.
+    """Return a minimal substitute of an `ir.Node` for the functions of `integer_ops`.
 
     It has the operator, the name, and the names of inputs and outputs; constant inputs have a
     `const_value`.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from ...ir import float_ops
-from ...operators.formats import (
+from ...operators.integer_ops import (
     BATCH_NORM2D,
     CONV1D,
     CONV2D,

@@ -23,7 +23,7 @@ from onnx import ModelProto, TensorProto
 
 from ...common.errors import LingerOnnxError
 from ...ir.plan import Affine
-from ...operators.formats import SHUFFLE_CHANNEL, Format, KernelInfo
+from ...operators.integer_ops import SHUFFLE_CHANNEL, Format, KernelInfo
 from ...targets import GENERIC, Target, get_target
 from .demands import Demands
 from .graph_view import GraphView, NodeView, TensorRead, TensorView, is_scale, same_scale

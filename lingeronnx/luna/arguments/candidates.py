@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...operators.formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, MUL, SOFTMAX
+from ...operators.integer_ops import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, MUL, SOFTMAX
 from ...targets import Target
 from ..evaluation import PreparedGraph
 from ..packer.int4_checks import INT4_BITS

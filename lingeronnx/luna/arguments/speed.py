@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...operators.formats import LAYER_NORM
+from ...operators.integer_ops import LAYER_NORM
 from ...targets import Target
 from ...targets.latency import Latency
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan

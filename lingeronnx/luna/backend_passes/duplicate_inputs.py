@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 
 from ...ir import ir
-from ...operators.formats import QUANT
+from ...operators.integer_ops import QUANT
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from .node_builders import IDENTITY_WEIGHT, insert_pointwise_conv

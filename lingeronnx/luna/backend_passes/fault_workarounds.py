@@ -53,7 +53,7 @@ import numpy as np
 
 from ...common.alignment import round_up
 from ...ir import ir
-from ...operators.formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
+from ...operators.integer_ops import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..faults import LunaFault

@@ -19,8 +19,8 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.detached_nodes import make_detached_node, make_detached_value
-from ...operators.formats import CONV1D, CONV2D, LINEAR, SQUEEZE, TRANSPOSE, UNSQUEEZE
-from ...operators.rules.layers.conv import ConvGeometry
+from ...operators.conv_geometry import ConvGeometry
+from ...operators.integer_ops import CONV1D, CONV2D, LINEAR, SQUEEZE, TRANSPOSE, UNSQUEEZE
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..packer.int4_checks import INT4_BITS

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...ir import ir
 from ...ir.detached_nodes import make_detached_node, make_detached_value
-from ...operators.formats import BATCH_NORM2D, CONV2D, GLU, LINEAR, RESHAPE, SOFTMAX, TRANSPOSE
+from ...operators.integer_ops import BATCH_NORM2D, CONV2D, GLU, LINEAR, RESHAPE, SOFTMAX, TRANSPOSE
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..faults import LunaFault

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...ir import ir
-from ...operators.formats import LINEAR, LSTM
+from ...operators.integer_ops import LINEAR, LSTM
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from .node_builders import IDENTITY_WEIGHT, get_dims, insert_concat, insert_slice

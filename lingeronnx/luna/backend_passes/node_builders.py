@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...ir import ir
-from ...operators.formats import CONCAT, CONV2D, QUANT, RESHAPE
+from ...operators.integer_ops import CONCAT, CONV2D, QUANT, RESHAPE
 from ...targets import Target
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ir import ir
 from ...ir.float_ops import keeps_element_order
-from ...operators.formats import DEQUANT, MUL, RESHAPE
+from ...operators.integer_ops import DEQUANT, MUL, RESHAPE
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..packer.names import count_split_groups

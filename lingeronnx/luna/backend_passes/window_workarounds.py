@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...common.alignment import round_up
 from ...ir import ir
-from ...operators.formats import AVG_POOL2D, CONV2D, PAD
+from ...operators.integer_ops import AVG_POOL2D, CONV2D, PAD
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..packer.limits.conv import count_left_over_rows, is_computed_in_row_tiles

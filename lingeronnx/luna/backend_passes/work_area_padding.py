@@ -17,7 +17,16 @@ from ...common.alignment import round_up
 from ...ir import ir
 from ...ir.name_mapping import apply_file_names
 from ...operators.chip_part import extract_chip_part
-from ...operators.formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, MUL, RESHAPE, SLICE, SOFTMAX
+from ...operators.integer_ops import (
+    BATCH_NORM2D,
+    CONCAT,
+    GLU,
+    LAYER_NORM,
+    MUL,
+    RESHAPE,
+    SLICE,
+    SOFTMAX,
+)
 from ...targets import Target
 from ...targets._target import AppliedRewrite
 from ..arguments.selection import select_safest_arguments

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...operators.formats import (
+from ...operators.integer_ops import (
     ADD,
     BMM,
     CONV1D,

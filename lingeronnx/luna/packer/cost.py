@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...operators.formats import BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LINEAR, LSTM
+from ...operators.integer_ops import BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LINEAR, LSTM
 from ...targets.verdict import GraphCost, LayerCost
 from .memory.plan import MemoryPlan
 from .options import PSRAM

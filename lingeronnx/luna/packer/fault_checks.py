@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ...operators.formats import AVG_POOL2D, CONCAT, CONV1D, DIV, GRU, LSTM, MUL
+from ...operators.integer_ops import AVG_POOL2D, CONCAT, CONV1D, DIV, GRU, LSTM, MUL
 from ...targets.verdict import VerdictFinding
 from ..faults import LunaFault
 from ..packer_profile import AverageRescale, get_packer_profile

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import onnx
 
-from ...operators.formats import (
+from ...operators.integer_ops import (
     ADD,
     AVG_POOL2D,
     BATCH_NORM2D,

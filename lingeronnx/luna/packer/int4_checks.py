@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...operators.formats import CONV1D, CONV2D, LAYER_NORM, LINEAR
+from ...operators.integer_ops import CONV1D, CONV2D, LAYER_NORM, LINEAR
 from ...targets import Target
 from ...targets.verdict import VerdictFinding
 from ..packer_profile import Int4Support, get_packer_profile

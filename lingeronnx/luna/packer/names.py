@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ...ir import ir
 from ...ir.name_mapping import NameMapping
-from ...operators.formats import CONV1D, CONV2D
+from ...operators.integer_ops import CONV1D, CONV2D
 
 __all__ = ["build_safe_names", "count_split_groups", "is_safe"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...common.alignment import round_up
 from ...ir.float_ops import keeps_element_order
-from ...operators.formats import CONV1D, CONV2D, PAD
+from ...operators.integer_ops import CONV1D, CONV2D, PAD
 
 __all__ = ["PackerGraph", "PackerStep", "PackerTensor", "map_producers"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from ...operators.formats import (
+from ...operators.integer_ops import (
     ADD,
     AVG_POOL2D,
     BATCH_NORM2D,

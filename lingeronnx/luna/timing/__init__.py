@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...operators.formats import LSTM
+from ...operators.integer_ops import LSTM
 from ...targets import Target
 from ...targets.latency import Latency, LayerLatency, UnmodeledWork
 from ..kernel_costs import KernelCosts

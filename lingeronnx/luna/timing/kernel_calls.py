@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...common.alignment import round_up
-from ...operators.formats import (
+from ...operators.integer_ops import (
     AVG_POOL2D,
     BATCH_NORM2D,
     BMM,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...ir import ir
-from ...operators.rules import find_lowering_rule
+from ...operators.lowerings import find_lowering_rule
 from ...targets import Target
 from ._base import AppliedRewrite, FitRewrite
 from .activations import decompose_tanh, reshape_activation_to_rows

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.builder import SubgraphBuilder
-from ...operators.rules import can_lower
-from ...operators.rules.data_movement.concat import mark_shared_scale_parts
-from ...operators.rules.layers.conv import ConvGeometry, has_known_shapes
+from ...operators.concat.lowering import mark_shared_scale_parts
+from ...operators.conv_geometry import ConvGeometry, has_known_shapes
+from ...operators.lowerings import can_lower
 from ...targets import AppliedRewrite, Target
 
 __all__ = [

@@ -22,9 +22,9 @@ import math
 import numpy as np
 
 from ...ir import float_ops, ir
-from ...operators.formats import BATCH_NORM2D
-from ...operators.rules.functions.gated_activations import GatedActivation
-from ...operators.rules.functions.sigmoid_tanh import SIGMOID, TANH, check_glu_axis
+from ...operators.activation_tables.lowering.gated_activations import GatedActivation
+from ...operators.activation_tables.lowering.sigmoid_tanh import SIGMOID, TANH, check_glu_axis
+from ...operators.integer_ops import BATCH_NORM2D
 from ...targets import Target
 from ._base import RewriteBuilder, is_standard_op, split_range
 from .constant_arithmetic import can_apply_batch_norm, emit_batch_norm, is_between_layers

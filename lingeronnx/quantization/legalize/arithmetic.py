@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import ir
-from ...operators.formats import BATCH_NORM2D
+from ...operators.integer_ops import BATCH_NORM2D
 from ...targets import Target
 from ._base import RewriteBuilder, is_standard_op
 from .constant_arithmetic import can_apply_batch_norm, emit_batch_norm, is_between_layers

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ir import float_ops, ir
-from ...operators.formats import BATCH_NORM2D
-from ...operators.rules.macs import count_macs
+from ...operators.integer_ops import BATCH_NORM2D
+from ...operators.macs import count_macs
 from ...targets import Target
 from ._base import RewriteBuilder
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...ir import ir
-from ...operators.formats.data_movement.selection import read_constant_slices
-from ...operators.rules.data_movement.pad import get_pads
+from ...operators.repeat_resize.lowering.pad import get_pads
+from ...operators.selection.integer_op import read_constant_slices
 from ...targets import Target
 from ._base import RewriteBuilder, has_known_sample_shape, is_standard_op
 from .constant_arithmetic import is_between_layers

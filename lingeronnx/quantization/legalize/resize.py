@@ -26,10 +26,7 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.attributes import AttributeValue
-from ...operators.formats.data_movement.repeat_resize import (
-    COORDINATE_TRANSFORMS,
-    nearest_positions,
-)
+from ...operators.repeat_resize.integer_op import COORDINATE_TRANSFORMS, nearest_positions
 from ...targets import Target
 from ._base import RewriteBuilder, format_sizes, get_sizes, is_standard_op
 from .constant_arithmetic import is_between_layers

@@ -26,10 +26,10 @@ import numpy as np
 from ...ir import ir
 from ...ir.builder import SubgraphBuilder
 from ...ir.detached_nodes import make_detached_node, make_detached_value
-from ...operators.formats.data_movement.selection import sliced_positions
-from ...operators.rules import find_lowering_rule
-from ...operators.rules.functions.sigmoid_tanh import SIGMOID, TANH
-from ...operators.rules.layers.recurrent import optional_input_indices
+from ...operators.activation_tables.lowering.sigmoid_tanh import SIGMOID, TANH
+from ...operators.lowerings import find_lowering_rule
+from ...operators.recurrent.lowering import optional_input_indices
+from ...operators.selection.integer_op import sliced_positions
 from ...targets import Target
 from ..normalize.layers.linear import declare_linear_function
 

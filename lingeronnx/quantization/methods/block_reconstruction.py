@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import float_ops, ir
-from ...operators.rules import is_relu_like
+from ...operators.lowerings import is_relu_like
 from .rounding import regularize_moments, round_half_to_even, sweep_columns
 
 __all__ = ["compute_block_metric", "minimize_block_error"]

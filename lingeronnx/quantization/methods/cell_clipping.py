@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...ir import ir
-from ...operators.rules.layers.recurrent import LSTM, optional_input_indices
+from ...operators.recurrent.lowering import LSTM, optional_input_indices
 from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..partition import Partition

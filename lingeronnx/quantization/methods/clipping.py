@@ -22,7 +22,7 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.plan import Affine, Plan
-from ...operators.rules import get_weight_values
+from ...operators.lowerings import get_weight_values
 from ...runtime.runners import FloatRunner
 from ..calibration.calibrators import full_range_scale
 from ..calibration.statistics import Stats, TensorStats

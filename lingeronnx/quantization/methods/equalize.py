@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ir import float_ops, ir
-from ...operators.formats import ADD, AVG_POOL2D, MAX_POOL, RELU
-from ...operators.rules import Op
+from ...operators.integer_ops import ADD, AVG_POOL2D, MAX_POOL, RELU
+from ...operators.lowerings import Op
 from ...runtime.runners import FloatRunner
 from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition, quantized_tensors

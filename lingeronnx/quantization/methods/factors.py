@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...ir import ir
-from ...operators.formats import CLIP
+from ...operators.integer_ops import CLIP
 from ..partition import Partition
 
 __all__ = ["Factors", "apply_factors", "multiply_factors"]

@@ -25,8 +25,8 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.plan import Affine, Plan
-from ...operators.rules import is_relu_like
-from ...operators.rules.functions.leaky_relu import get_negative_slopes
+from ...operators.clamp.lowering import get_negative_slopes
+from ...operators.lowerings import is_relu_like
 from ...runtime.memory import trim_memory
 from ...runtime.runners import FloatRunner
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ir import float_ops, ir
-from ...operators.rules import is_relu_like
+from ...operators.lowerings import is_relu_like
 from ...runtime.runners import FloatRunner
 from .receptive_fields import MAX_FAN_IN
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ir import ir
-from ...operators.rules import get_weight_values
+from ...operators.lowerings import get_weight_values
 from ...targets import Target
 from ..calibration.calibrators import choose_symmetric_scale
 from ..calibration.statistics import Stats, TensorStats

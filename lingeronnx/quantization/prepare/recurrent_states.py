@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from ...ir import float_ops, ir
-from ...operators.rules import find_lowering_rule
-from ...operators.rules.macs import count_macs
+from ...operators.lowerings import find_lowering_rule
+from ...operators.macs import count_macs
 from ...runtime.runners import iter_read_values
 from ...targets import Target
 from ..normalize.folding.scalar_inputs import find_scalar_inputs, format_fix_suggestion

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ...common.errors import ConfigError
 from ...common.escaping import quote_shell
 from ...ir import ir
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ..prepare.preparation import PreparedModel
 from ..prepare.selectors import select_nodes
 from ..steps.planned_model import PlannedModel

@@ -12,8 +12,8 @@ import numpy as np
 from ...common.errors import ConfigError, ConstraintError, DataError, ModelError
 from ...ir import ir
 from ...ir.dynamic_tail import append_tail
-from ...operators.lowering import LoweringResult
-from ...operators.rules import Op
+from ...operators.lowering_context import LoweringResult
+from ...operators.lowerings import Op
 from ...runtime.data import Progress
 from ...runtime.input_moments import store_input_moments
 from ...runtime.memory import choose_batch_size, trim_memory

@@ -17,7 +17,7 @@ import onnx
 
 from ...ir import ir
 from ...ir.dynamic_tail import DynamicTail
-from ...operators.rules.macs import count_macs_if_known, is_integer_product
+from ...operators.macs import count_macs_if_known, is_integer_product
 from ..partition import Partition
 
 __all__ = ["MacShares", "count_mac_shares", "count_tail_macs"]

@@ -13,7 +13,7 @@ from typing import Any
 from ...common.text import group_by_key
 from ...ir import float_ops, ir
 from ...ir.detached_nodes import make_detached_node, make_detached_value
-from ...operators.rules import can_lower
+from ...operators.lowerings import can_lower
 from ...targets import PLATFORMS, Target
 
 __all__ = ["MergeOption", "find_merge_options"]

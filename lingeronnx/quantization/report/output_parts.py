@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ir import ir
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ...runtime.metrics import Agreement
 
 __all__ = ["OutputPart", "PartAgreement", "find_part_boundaries"]

@@ -11,8 +11,8 @@ from typing import Any
 from ...common.deprecation import keep_old_members
 from ...ir import float_ops, ir
 from ...ir.name_mapping import NameMapping
-from ...operators.formats import DEQUANT, QUANT
-from ...operators.rules.macs import count_macs
+from ...operators.integer_ops import DEQUANT, QUANT
+from ...operators.macs import count_macs
 from ...runtime.program_parts import ProgramPart, split_into_parts
 from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
 

@@ -20,7 +20,7 @@ from ...common.text import (
     mask_quotes_and_numbers,
 )
 from ...ir import ir
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ...runtime.evaluation import Evaluation
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings

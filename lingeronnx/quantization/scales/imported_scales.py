@@ -28,8 +28,8 @@ from ...interchange.qdq.import_model import ImportedQuantization
 from ...ir import ir
 from ...ir.plan import Affine, PerAxis, PerGroup, make_grouped_qparams
 from ...ir.plan.power_of_two import floor_power_of_two
-from ...operators.formats import Format
-from ...operators.rules import Op, get_weight_values
+from ...operators.integer_ops import Format
+from ...operators.lowerings import Op, get_weight_values
 from ...targets import Target
 from ..calibration.statistics import Stats, TensorStats
 from ..config import QuantConfig, parse_group_size

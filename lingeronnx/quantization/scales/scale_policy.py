@@ -8,7 +8,7 @@ from typing import Any
 
 from ...ir import ir
 from ...ir.plan import Affine
-from ...operators.rules import Op
+from ...operators.lowerings import Op
 from ...targets import Target
 from ..calibration.calibrators import choose_affine_qparams, choose_symmetric_scale
 from ..calibration.statistics import ConsumerFunction, TensorStats

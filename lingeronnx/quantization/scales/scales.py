@@ -10,7 +10,7 @@ import numpy as np
 from ...ir import ir
 from ...ir.plan import Affine, PerAxis, Plan
 from ...ir.plan.power_of_two import floor_power_of_two
-from ...operators.rules import Op, get_weight_values
+from ...operators.lowerings import Op, get_weight_values
 from ...targets import Target
 from ..calibration.statistics import ConsumerFunction, Stats, TensorStats
 from ..partition import Partition

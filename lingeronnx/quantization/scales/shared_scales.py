@@ -12,9 +12,9 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.disjoint import DisjointSets
-from ...operators.formats import CLIP
-from ...operators.rules import Op
-from ...operators.rules.functions.activation import get_clip_bounds
+from ...operators.clamp.lowering import get_clip_bounds
+from ...operators.integer_ops import CLIP
+from ...operators.lowerings import Op
 from ...targets import Target
 from ..calibration.statistics import Curve, Stats, TensorStats
 from ..partition import Partition

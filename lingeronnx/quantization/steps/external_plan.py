@@ -9,8 +9,8 @@ import numpy as np
 from ...common.errors import ConfigError, suggest_nearest
 from ...ir import ir
 from ...ir.plan import Affine, PerGroup, Plan
-from ...operators.formats import Format
-from ...operators.rules import find_lowering_rule
+from ...operators.integer_ops import Format
+from ...operators.lowerings import find_lowering_rule
 from ...targets import Target
 from ..lower import check_zero_points
 from ..methods import factors

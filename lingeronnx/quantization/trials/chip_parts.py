@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ..report.candidate import Candidate, build_candidate
 from ..run_log import RunLog
 from ..steps.refinement import refine_weights

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from ...ir import float_ops, ir
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ..legalize.chip_constants import LOWER_BOUND_KEY
 from ..prepare.preparation import PreparedModel
 from ..prepare.recurrent_states import find_cell_updates, find_gates, find_unrolled_steps

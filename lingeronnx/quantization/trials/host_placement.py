@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...ir import ir
-from ...operators.lowering import LoweringResult
-from ...operators.rules.macs import count_macs
+from ...operators.lowering_context import LoweringResult
+from ...operators.macs import count_macs
 from ..partition import Partition
 from ..report.program import PartReport, ProgramReport
 

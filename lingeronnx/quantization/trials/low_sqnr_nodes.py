@@ -19,7 +19,7 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.plan import Affine
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ...runtime.memory import trim_memory
 from ...runtime.metrics import Agreement
 from ...runtime.provenance import map_to_float_names

@@ -1,7 +1,7 @@
 """Convert nodes of an integer graph to simulator steps, and infer types and scales.
 
 Float nodes between integer ones become steps as well (`runners.FloatFallback`). Knows operators
-only through `formats`.
+only through `integer_ops`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes
 from ...ir.plan import Affine
-from ...operators.formats import (
+from ...operators.integer_ops import (
     Format,
     KernelInfo,
     find_nonzero_zero_point,

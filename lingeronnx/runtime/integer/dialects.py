@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...common.errors import ConfigError, ModelError
 from ...ir import ir
-from ...operators.formats import INTEGER_OPS, Format
+from ...operators.integer_ops import INTEGER_OPS, Format
 from ...targets import Target
 from ...targets.arithmetic import Arithmetic
 

@@ -18,7 +18,7 @@ from ...common.errors import ConfigError, DataError, ModelError
 from ...ir import ir
 from ...ir.batch_axes import guess_batch_axis
 from ...ir.plan import Affine
-from ...operators.formats import QUANT
+from ...operators.integer_ops import QUANT
 from ...targets import DEFAULT, Target, get_target
 from ...targets.arithmetic import QuantArithmetic
 from ..data import InputSpec

@@ -10,7 +10,7 @@ from simulator.kernel import TensorSpec
 from ...common.errors import ModelError
 from ...ir import ir
 from ...ir.attributes import Attributes
-from ...operators.formats import Format
+from ...operators.integer_ops import Format
 from ...targets import GENERIC
 from .bind import Binder
 from .dialects import ArithmeticSide

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...common.errors import ModelError
 from ...ir import ir
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from .float_fallbacks import collect_inputs, extract_submodel, find_ancestors, iter_read_values
 from .sessions import open_ort_session
 

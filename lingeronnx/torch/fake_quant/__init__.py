@@ -27,7 +27,7 @@ from simulator.kernels.recurrent.layer import RecurrentKernel
 from ...common.errors import ModelError
 from ...ir import ir
 from ...operators.extension import get_fake_quantizers
-from ...operators.formats.recurrent import input_indices
+from ...operators.recurrent.integer_op import input_indices
 from . import (
     batch_norm,
     clamp,

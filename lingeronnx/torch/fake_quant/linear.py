@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from simulator import kernels as k
 
-from ...operators.formats.layers import FloatLinear
+from ...operators.linear.integer_op import FloatLinear
 from .common import (
     FakeQuantContext,
     FakeQuantizer,

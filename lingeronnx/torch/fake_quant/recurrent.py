@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from simulator import kernels as k
 from simulator.kernels.recurrent.layer import RecurrentKernel
 
-from ...operators.formats import recurrent
+from ...operators.recurrent import integer_op as recurrent
 from .common import FakeQuantContext, FakeQuantizer, run_kernel, to_flat_int64, to_integers
 from .lstm_gradient import LstmTrace, apply_lstm
 from .rounding import get_multiplier, round_with_gradient, straight_through

@@ -26,7 +26,7 @@ from ...common.escaping import escape_lines
 from ...common.files import created_folder, temporary_folder, write_text
 from ...ir import ir
 from ...ir.batch_axes import BATCH_AXES_KEY
-from ...operators.formats import DEQUANT
+from ...operators.integer_ops import DEQUANT
 from ...quantization import QuantizedModel
 from ..exporter.float_export import Exported
 from ..exporter.float_export import export as export_float

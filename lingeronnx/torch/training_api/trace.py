@@ -26,7 +26,7 @@ from ...common.escaping import escape_invisible
 from ...common.files import temporary_folder
 from ...ir import ir
 from ...ir.plan import Plan
-from ...operators.rules import find_lowering_rule
+from ...operators.lowerings import find_lowering_rule
 from ...quantization import PlannedModel, PreparedModel, plan_model, prepare_model
 from ...quantization.config import QuantConfig
 from ...runtime.runners import get_input_specs

@@ -16,8 +16,8 @@ from lingeronnx.analysis.check import rules
 from lingeronnx.analysis.check.integer_graph import check_integer
 from lingeronnx.ir import ir
 from lingeronnx.luna import VENUS
-from lingeronnx.operators.formats import INTEGER_OPS
-from lingeronnx.operators.rules import format_limit_rule
+from lingeronnx.operators.integer_ops import INTEGER_OPS
+from lingeronnx.operators.lowerings import format_limit_rule
 from lingeronnx.targets import PLATFORMS
 from tests.each import check_each
 

@@ -8,7 +8,7 @@ from lingeronnx.ir import ir
 from lingeronnx.luna.backend_passes.fault_workarounds import HANDLED_FAULTS
 from lingeronnx.luna.fault_triggers import _TRIGGERS
 from lingeronnx.luna.faults import LunaFault
-from lingeronnx.operators.rules import format_limit_rule
+from lingeronnx.operators.lowerings import format_limit_rule
 from lingeronnx.targets import PLATFORMS
 from tests.each import check_each
 

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine, PerAxis, Plan
-from lingeronnx.operators.rules import find_lowering_rule
+from lingeronnx.operators.lowerings import find_lowering_rule
 from lingeronnx.quantization.lower import extract_plan
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.quantization.scales import group_shared_scales, legalize

@@ -13,7 +13,7 @@ from lingeronnx.common.errors import ConfigError, ConstraintError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine, Plan
 from lingeronnx.luna import VENUS
-from lingeronnx.operators.rules.layers.pool import is_lowered_to_linear
+from lingeronnx.operators.pool.lowering import is_lowered_to_linear
 from lingeronnx.quantization.partition import Partition
 from lingeronnx.quantization.scales import group_shared_scales, legalize
 from lingeronnx.targets import GENERIC

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.common.errors import DataError
 from lingeronnx.ir import ir
-from lingeronnx.operators.rules.macs import count_macs
+from lingeronnx.operators.macs import count_macs
 from lingeronnx.quantization.prepare.recurrent_states import (
     find_cell_updates,
     find_gates,

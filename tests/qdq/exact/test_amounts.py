@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.interchange.qdq.exact.nodes import NotExactError
 from lingeronnx.interchange.qdq.exact.tie_offsets import IntegerSum, tie_offset_for_sum
+from lingeronnx.operators.exact_nodes import NotExactError
 from simulator.fixed_point import Rescale
 from tests.case_selection import limit_examples
 

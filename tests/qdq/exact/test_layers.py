@@ -5,7 +5,7 @@ kernels.
 import numpy as np
 import pytest
 
-from lingeronnx.interchange.qdq.exact.nodes import NotExactError
+from lingeronnx.operators.exact_nodes import NotExactError
 from simulator import kernels as k
 from simulator.channel_rescale import ChannelRescale
 from simulator.fixed_point import Rescale

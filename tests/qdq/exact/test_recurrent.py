@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx.interchange.qdq.exact.nodes import NotExactError
+from lingeronnx.operators.exact_nodes import NotExactError
 from simulator import kernels as k
 from simulator.fixed_point import ChainedRescale, Rescale
 from simulator.program import Step, TensorSpec, compile_program

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-import lingeronnx.operators.formats
+import lingeronnx.operators
 from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
-from lingeronnx.operators.formats.layers import FloatLinear
+from lingeronnx.operators.linear.integer_op import FloatLinear
 from lingeronnx.runtime.integer.runner import IntegerRunner
 from lingeronnx.runtime.runners import FloatFallback
 from lingeronnx.runtime.session import Session
@@ -39,8 +39,8 @@ from tests.torch.fake_quant.fake_quant_checks import equal, tensor
 
 def kernels():
     """Return every kernel class that there is, by looking for subclasses in all modules."""
-    for package in (k, lingeronnx.operators.formats):
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+    for package in (k, lingeronnx.operators):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     waiting, seen = [Kernel], set()
     while waiting:

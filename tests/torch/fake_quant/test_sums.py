@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.common.errors import ModelError
-from lingeronnx.operators.formats.layers import FloatLinear
+from lingeronnx.operators.linear.integer_op import FloatLinear
 from simulator import kernels as k
 from simulator.fixed_point import Rescale
 from tests.simulator.helpers import SEEDS, integers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
-from lingeronnx.operators.formats.layers import FloatLinear
+from lingeronnx.operators.linear.integer_op import FloatLinear
 from lingeronnx.quantization.lower import extract_plan, lower
 from lingeronnx.targets import GENERIC
 from simulator import kernels as k

@@ -32,9 +32,8 @@ from simulator import kernels as k
 from simulator.fixed_point import ChainedRescale, Rescale
 from simulator.kernel import Kernel
 
-from ....operators.formats.layers import FloatLinear
-from .layers import max_magnitude
-from .nodes import NotExactError
+from ....operators.exact_nodes import NotExactError, max_magnitude
+from ....operators.linear.integer_op import FloatLinear
 
 __all__ = [
     "FLOAT32_EXACT_LIMIT",

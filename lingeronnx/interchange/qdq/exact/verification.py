@@ -20,7 +20,7 @@ import numpy as np
 from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.plan import Affine
-from ....operators.formats import DEQUANT, read_attributes
+from ....operators.integer_ops import DEQUANT, read_attributes
 from ....runtime.data.inputs import InputSpec
 from ....runtime.integer.runner import IntegerRunner
 from ....runtime.runners.ort_errors import explain_ort_error

@@ -6,13 +6,13 @@ Each operator is written in the first of these forms that applies:
     offset     the float operator, with half a step of its sum added to the result (`tie_offsets`)
     table      an elementwise function: Gather
     floor      a Quant: floor(x * scale + 1/2) as the simulator rounds, then QuantizeLinear
-    function   a model-local function of integer operators (`_WRITERS`), if requested
+    function   a model-local function of integer operators (`WRITERS`), if requested
     float      as `qdq_writer` does: not exact, and reported
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,15 +24,12 @@ from ....common.errors import ModelError
 from ....ir import ir
 from ....ir.attributes import get_number, get_scales
 from ....ir.plan import Affine
-from ....operators.formats import DEQUANT, QUANT, Format
-from ....operators.formats.float_model import FloatNodeBuilder
-from ....operators.formats.layers import FloatLinear, WeightedIntegerOp
+from ....operators.exact_nodes import IntegerNodes, NotExactError, Shapes
+from ....operators.float_model import FloatNodeBuilder
+from ....operators.integer_ops import DEQUANT, QUANT, Format, WeightedIntegerOp
+from ....operators.linear.integer_op import FloatLinear
 from ....runtime.integer.bind import bind_kernel
 from ..qdq_writer import QdqGraph, QdqWriter
-from .layers import LAYER_WRITERS, KernelWriter, Shapes
-from .nodes import IntegerNodes, NotExactError
-from .recurrent import RECURRENT_WRITERS
-from .rows import ROW_WRITERS
 from .tie_offsets import (
     FLOAT32_EXACT_LIMIT,
     TieOffset,
@@ -40,6 +37,7 @@ from .tie_offsets import (
     compute_operand_offsets,
     compute_tie_offset,
 )
+from .writers import WRITERS
 
 __all__ = ["DOMAIN", "ExactGraph", "build_kernel_function", "write_exact"]
 
@@ -61,11 +59,6 @@ _DOUBLE = int(ir.DataType.DOUBLE)
 
 #: Domain of the functions.
 DOMAIN = "lingeronnx.integers"
-_WRITERS: Mapping[type[Kernel], KernelWriter] = {
-    **LAYER_WRITERS,
-    **ROW_WRITERS,
-    **RECURRENT_WRITERS,
-}
 
 
 @dataclass(frozen=True)
@@ -472,11 +465,11 @@ def build_kernel_function(
     NotExactError
         If the kernel has no exact form in integer operators.
     """
-    if type(kernel) not in _WRITERS:
+    if type(kernel) not in WRITERS:
         raise NotExactError(f"{type(kernel).__name__} has no form in integer operators")
     builder = IntegerNodes()
     inputs = [ir.Value(name=f"x{index}") for index in range(len(types))]
-    outputs = _WRITERS[type(kernel)](builder, kernel, inputs, shapes, types)
+    outputs = WRITERS[type(kernel)](builder, kernel, inputs, shapes, types)
     for index, value in enumerate(outputs):
         value.name = f"y{index}"
     body = ir.Graph(inputs, outputs, nodes=builder.nodes, opset_imports={"": opset}, name=name)

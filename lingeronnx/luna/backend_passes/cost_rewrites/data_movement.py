@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ....ir import ir
-from ....operators.formats import CONCAT, SLICE, TRANSPOSE
+from ....operators.integer_ops import CONCAT, SLICE, TRANSPOSE
 from ..node_builders import MAX_CONCAT_INPUTS
 from .graph_editor import Matrix, RewriteEditor, element_count, static_shape
 from .proposal import RewriteProposal

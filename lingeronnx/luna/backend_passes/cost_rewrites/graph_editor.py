@@ -17,7 +17,7 @@ import numpy as np
 
 from ....ir import ir
 from ....ir.detached_nodes import make_detached_node, make_detached_value
-from ....operators.formats import QUANT, RESHAPE, TRANSPOSE
+from ....operators.integer_ops import QUANT, RESHAPE, TRANSPOSE
 from ....targets import Target
 from ...packer.limits.limit_tables import get_layer_limits
 from ..node_builders import make_concat, make_slice

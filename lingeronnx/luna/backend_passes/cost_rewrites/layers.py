@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....ir import ir
-from ....operators.formats import BATCH_NORM2D, CONV2D, LINEAR
+from ....operators.integer_ops import BATCH_NORM2D, CONV2D, LINEAR
 from ..node_builders import MAX_CONCAT_INPUTS, POINTWISE_CONV_ATTRIBUTES
 from .graph_editor import RewriteEditor, static_shape
 from .proposal import RewriteProposal

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....ir import ir
-from ....operators.formats import CONCAT, SLICE, TRANSPOSE
+from ....operators.integer_ops import CONCAT, SLICE, TRANSPOSE
 from ...kernel_costs import KernelCosts
 from ...timing import estimate_max_cycles
 from ...timing.kernel_calls import Operand, TimingNode

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from ....ir import ir
-from ....operators.formats import CONCAT, CONV_TRANSPOSE2D, RESHAPE
+from ....operators.integer_ops import CONCAT, CONV_TRANSPOSE2D, RESHAPE
 from ..node_builders import IDENTITY_WEIGHT, POINTWISE_CONV_ATTRIBUTES
 from .data_movement import get_concat_axis
 from .graph_editor import Matrix, RewriteEditor, element_count, static_shape

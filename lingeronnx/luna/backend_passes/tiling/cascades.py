@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....ir import ir
-from ....operators.formats import (
+from ....operators.integer_ops import (
     ADD,
     AVG_POOL2D,
     BATCH_NORM2D,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ....ir import ir
-from ....operators.formats import CONV2D
+from ....operators.integer_ops import CONV2D
 from ....targets._target import AppliedRewrite
 from ...arguments.psram_first import move_back_to_shared
 from ...evaluation import DetailedVerdict

@@ -11,8 +11,8 @@ import itertools
 
 from ....common.alignment import round_up
 from ....ir import ir
-from ....operators.formats import CONV2D
-from ....operators.formats.data_movement.selection import sliced_positions
+from ....operators.integer_ops import CONV2D
+from ....operators.selection.integer_op import sliced_positions
 from ....targets._target import AppliedRewrite
 from ...packer.options import PackerOptions
 from ...packer_profile import PackerProfile, get_packer_profile

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ....ir import ir
-from ....operators.formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D
+from ....operators.integer_ops import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D
 from ....targets import Target
 from ....targets._target import AppliedRewrite
 from ...arguments.selection import EvaluatedArguments

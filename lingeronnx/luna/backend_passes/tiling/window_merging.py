@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Sequence
 
 from ....ir import ir
-from ....operators.formats import CONCAT
-from ....operators.formats.data_movement.selection import sliced_positions
+from ....operators.integer_ops import CONCAT
+from ....operators.selection.integer_op import sliced_positions
 from .cascades import WINDOW_OPERATORS, Cascade, RowRange, axis_length
 
 __all__ = ["merge_tiled_windows"]

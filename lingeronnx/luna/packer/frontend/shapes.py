@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ....operators.formats import (
+from ....operators.integer_ops import (
     AVG_POOL2D,
     BMM,
     CONCAT,

@@ -13,8 +13,14 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ....common.errors import ModelError
-from ....operators.formats import CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT, find_integer_op_by_name
-from ....operators.formats.node_validation import find_invalid_attributes, min_input_count
+from ....operators.integer_ops import (
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DEQUANT,
+    QUANT,
+    find_integer_op_by_name,
+)
+from ....operators.node_validation import find_invalid_attributes, min_input_count
 from ....targets import Target
 from ....targets.verdict import VerdictFinding
 from ...packer_profile import V3_ALIASES, get_packer_profile

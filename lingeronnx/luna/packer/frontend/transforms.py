@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....common.alignment import round_up
-from ....operators.formats import CONCAT, CONV2D, LINEAR, PAD
+from ....operators.integer_ops import CONCAT, CONV2D, LINEAR, PAD
 from ....targets import Target
 from ...packer_profile import get_packer_profile
 from ..options import PackerOptions

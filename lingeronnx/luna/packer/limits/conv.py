@@ -9,8 +9,8 @@ import math
 
 from ....common.alignment import round_up
 from ....ir import ir
-from ....operators.formats import QUANT
-from ....operators.rules.layers.conv import ConvGeometry, has_known_shapes
+from ....operators.conv_geometry import ConvGeometry, has_known_shapes
+from ....operators.integer_ops import QUANT
 from ....targets import Target
 from ...packer_profile import ConvPackerLimits, get_packer_profile
 from ..assumptions import unmeasured

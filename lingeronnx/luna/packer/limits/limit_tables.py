@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from ....operators.formats import (
+from ....operators.integer_ops import (
     ADD,
     AVG_POOL2D,
     BMM,

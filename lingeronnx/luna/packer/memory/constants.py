@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from ....common.alignment import round_up
-from ....operators.formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, LAYER_NORM, LINEAR
+from ....operators.integer_ops import CONV1D, CONV2D, CONV_TRANSPOSE2D, LAYER_NORM, LINEAR
 from ....targets import Target
 from ...packer_profile import Int4Support, get_packer_profile
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor

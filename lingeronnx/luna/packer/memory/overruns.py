@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ....common.alignment import round_up
-from ....operators.formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, MUL, SOFTMAX
+from ....operators.integer_ops import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, MUL, SOFTMAX
 from ....targets.verdict import RuleBasis, VerdictFinding
 from ...packer_profile import PackerProfile
 from ..assumptions import unmeasured

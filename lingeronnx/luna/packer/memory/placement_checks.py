@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from ....common.alignment import round_up
-from ....operators.formats import (
+from ....operators.integer_ops import (
     ADD,
     BATCH_NORM2D,
     CONCAT,

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
 from ....common.alignment import round_up
-from ....operators.formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
+from ....operators.integer_ops import (
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    GRU,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+)
 from ....targets import Target
 from ...packer_profile import get_packer_profile
 from ..options import PSRAM, SHARE, PackerOptions

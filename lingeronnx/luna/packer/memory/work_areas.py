@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ....common.alignment import round_up
-from ....operators.formats import (
+from ....operators.integer_ops import (
     ADD,
     AVG_POOL2D,
     BATCH_NORM2D,

@@ -15,7 +15,8 @@ import numpy as np
 from ....ir import ir
 from ....ir.attributes import AttributeValue
 from ....ir.detached_nodes import make_detached_node, make_detached_value
-from ....operators.rules.layers.conv import CONV2D, ConvGeometry
+from ....operators.conv.lowering import CONV2D
+from ....operators.conv_geometry import ConvGeometry
 from ....targets import Target
 from .._base import (
     RewriteBuilder,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import ir
-from ....operators.rules.layers.conv import Conv1d
+from ....operators.conv.lowering import Conv1d
 from ....targets import Target
 from .._base import RewriteBuilder, get_constant_bias, is_standard_op
 

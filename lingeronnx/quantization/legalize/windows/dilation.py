@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....ir import ir
-from ....operators.rules.layers.conv import ConvGeometry
+from ....operators.conv_geometry import ConvGeometry
 from ....targets import Target
 from .._base import RewriteBuilder, can_lower, format_sizes, get_sizes, match_conv
 

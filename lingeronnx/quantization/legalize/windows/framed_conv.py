@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import ir
-from ....operators.rules import can_lower, find_lowering_rule
-from ....operators.rules.layers.conv import ConvGeometry
+from ....operators.conv_geometry import ConvGeometry
+from ....operators.lowerings import can_lower, find_lowering_rule
 from ....targets import Target
 from ...normalize.layers.linear import declare_linear_function
 from .._base import RewriteBuilder, get_constant_bias, match_conv

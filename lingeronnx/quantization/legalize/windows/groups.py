@@ -17,7 +17,7 @@ import numpy as np
 
 from ....ir import ir
 from ....ir.attributes import AttributeValue
-from ....operators.rules import find_lowering_rule
+from ....operators.lowerings import find_lowering_rule
 from ....targets import Target
 from .._base import RewriteBuilder, get_constant_bias, match_conv
 

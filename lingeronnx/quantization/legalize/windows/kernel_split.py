@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....ir import ir
-from ....operators.formats import CONV1D
-from ....operators.rules.layers.conv import ConvGeometry
+from ....operators.conv_geometry import ConvGeometry
+from ....operators.integer_ops import CONV1D
 from ....targets import Target
 from ....targets.limits import ConvLimits
 from .._base import (

@@ -18,7 +18,7 @@ import numpy as np
 from ....ir import ir
 from ....ir.attributes import AttributeValue
 from ....ir.detached_nodes import make_detached_node, make_detached_value
-from ....operators.rules.layers.conv import ConvGeometry
+from ....operators.conv_geometry import ConvGeometry
 from ....targets import Target
 from .._base import can_lower, format_sizes, match_conv
 

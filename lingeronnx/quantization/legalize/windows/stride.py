@@ -21,7 +21,7 @@ import numpy as np
 
 from ....ir import ir
 from ....ir.attributes import AttributeValue
-from ....operators.rules.layers.conv import ConvGeometry
+from ....operators.conv_geometry import ConvGeometry
 from ....targets import Target
 from .._base import RewriteBuilder, format_sizes, get_sizes, match_conv
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ....ir import float_ops, ir
 from ....ir.attributes import AttributeValue
 from ....ir.detached_nodes import make_detached_node, make_detached_value
-from ....operators.rules import find_lowering_rule
+from ....operators.lowerings import find_lowering_rule
 from ....targets import Target
 from .._base import RewriteBuilder, format_sizes, split_range
 

@@ -7,7 +7,7 @@
 
 Masked positions get the weight zero from the Softmax before and after. Values such as -1e9 or minus
 infinity cannot be represented in eight bits; `MASK_VALUE` saturates there, and
-`operators.rules.constant_operand` ensures that the lowest integer is far enough from the others. A
+the rule of a constant operand ensures that the lowest integer is far enough from the others. A
 mask with a completely masked row stays unchanged, because the Softmax weights of that row would
 change. The guard ``Where(IsNaN(p), 0, p)`` that exporters add after a Softmax for such rows is
 removed if there are none.
@@ -18,11 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import ir
-from ....operators.rules.functions.attention_masks import (
-    CERTAIN_MASK_THRESHOLD,
-    LIKELY_MASK_THRESHOLD,
-    MASK_VALUE,
-)
+from ....operators.attention_masks import CERTAIN_MASK_THRESHOLD, LIKELY_MASK_THRESHOLD, MASK_VALUE
 from .._pass import PassResult, SkipReason
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....ir import float_ops, ir
-from ....operators.rules import is_table_only
-from ....operators.rules.functions.lookup_table import evaluate_float_node, evaluate_node
+from ....operators.activation_tables.lowering.lookup_table import evaluate_float_node, evaluate_node
+from ....operators.lowerings import is_table_only
 from .._pass import PassResult, SkipReason
 
 #: Operators that need a lookup table: a composition with one of them becomes one table.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from ....ir import ir
-from ....operators.formats.data_movement.selection import sliced_positions
+from ....operators.selection.integer_op import sliced_positions
 from .._pass import PassResult, SkipReason
 
 __all__ = ["bypass_concat"]

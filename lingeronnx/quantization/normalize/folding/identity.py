@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ....ir import float_ops, ir
-from ....operators.rules.functions.activation import get_clip_bounds
+from ....operators.clamp.lowering import get_clip_bounds
 from .._pass import PassResult, SkipReason
 
 

@@ -12,7 +12,7 @@ After a linear layer on sequences, rows may be folded into the batch for the nor
 from __future__ import annotations
 
 from ....ir import ir
-from ....operators.rules.layers.batch_norm import fold_batch_norm_parameters
+from ....operators.batch_norm.lowering import fold_batch_norm_parameters
 from .._pass import PassResult, SkipReason
 from .weight_layers import is_weight_layer, scale_layer_outputs
 

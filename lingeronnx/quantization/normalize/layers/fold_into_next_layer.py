@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import float_ops, ir
-from ....operators.rules.layers.batch_norm import fold_batch_norm_parameters
+from ....operators.batch_norm.lowering import fold_batch_norm_parameters
 from .._pass import PassResult, SkipReason
 from .weight_layers import fold_affine_into_layer_inputs, is_weight_layer
 

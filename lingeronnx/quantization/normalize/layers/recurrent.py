@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....ir import float_ops, ir
-from ....operators.formats.data_movement.selection import sliced_positions
-from ....operators.rules.layers.recurrent import (
+from ....operators.recurrent.lowering import (
     explain_unsupported,
     get_directions,
     has_full_length_sequences,
     optional_input_indices,
 )
+from ....operators.selection.integer_op import sliced_positions
 from .._pass import PassResult, SkipReason
 from .recurrent_function import declare_recurrent_function
 

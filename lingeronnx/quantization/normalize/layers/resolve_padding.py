@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import float_ops, ir
-from ....operators.rules import is_relu_like
+from ....operators.lowerings import is_relu_like
 from .._pass import PassResult, SkipReason
 
 _WINDOWED_OPS = float_ops.WINDOWED_OPS - {"ConvTranspose"}

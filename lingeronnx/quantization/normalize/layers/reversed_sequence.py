@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import ir
-from ....operators.formats.data_movement.selection import sliced_positions
-from ....operators.rules.layers.recurrent import optional_input_indices
+from ....operators.recurrent.lowering import optional_input_indices
+from ....operators.selection.integer_op import sliced_positions
 from .._pass import PassResult, SkipReason
 
 __all__ = ["fold_sequence_reversal"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx.operators.formats import INTEGER_OPS, find_integer_op
+from lingeronnx.operators.integer_ops import INTEGER_OPS, find_integer_op
 from lingeronnx.runtime.integer.dialects import detect_dialect
 from lingeronnx.targets import PLATFORMS
 from lingeronnx.targets.arithmetic import Arithmetic, RecurrentArithmetic, Requantization

@@ -9,7 +9,7 @@ from lingeronnx.luna.packer.limits.limit_tables import (
     DISCOURAGED,
     PACKER_LIMITS,
 )
-from lingeronnx.operators.rules import LOWERING_RULES, format_limit_rule
+from lingeronnx.operators.lowerings import LOWERING_RULES, format_limit_rule
 from lingeronnx.targets import get_target
 
 PACKER_TABLES = (PACKER_LIMITS, CORRECTNESS_LIMITS, DISCOURAGED)

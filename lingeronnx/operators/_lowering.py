@@ -1,0 +1,211 @@
+"""Base class of lowering rules: float operators, limits, and the emission of integer operators.
+
+The `lowering` of each family defines subclasses of `Op`. The integer operator itself, with its
+names, attributes, scales and kernel, is a `Format` (`integer_op` of the family). A rule knows
+nothing about passes, files or commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ir import ir
+from ..targets import LimitCheck, Target, format_limit_rule
+from .integer_ops import Format
+from .lowering_context import LoweringContext
+from .scale_constraints import Scaling
+
+__all__ = ["Op", "Violation", "fix_batch_to_one", "format_limit_rule"]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A limit of the platform that a node exceeds.
+
+    Attributes
+    ----------
+    node, op_type
+        Name and operator type of the node.
+    tensor
+        First output of the node.
+    rule
+        The limit, as a sentence.
+    value
+        The value that exceeds the limit; empty if the rule says it all.
+    remedy
+        How to change the model.
+    """
+
+    node: str
+    op_type: str
+    tensor: str
+    rule: str
+    value: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Format the violation as "OPERATOR NODE -> TENSOR: rule; here VALUE; remedy"."""
+        return f"{self.place}: {self.brief}; {self.remedy}"
+
+    @property
+    def place(self) -> str:
+        """Operator type, node and first output, for messages: "OPERATOR NODE -> TENSOR"."""
+        return f"{self.op_type} {self.node} -> {self.tensor}"
+
+    @property
+    def brief(self) -> str:
+        """The limit and the value that exceeds it, without the node: "rule; here VALUE".
+
+        Only the rule if there is no value.
+        """
+        return f"{self.rule}; here {self.value}" if self.value else self.rule
+
+
+class Op:
+    """A lowering rule: how a float operator becomes integer operators.
+
+    Subclasses override attributes and methods; the defaults fit operators that only move data.
+
+    Attributes
+    ----------
+    integer_op
+        Integer operator that computes the output.
+    composition_name
+        Name of a rule that emits several integer operators; empty for a single one.
+    floats
+        (domain, op type) of the float operators that the rule may lower.
+    constraints
+        Limits of the nodes, in addition to those of the target.
+    """
+
+    integer_op: Format
+    composition_name = ""
+    floats: tuple[tuple[str, str], ...] = ()
+    constraints: tuple[LimitCheck, ...] = ()
+    #: Requirements on the scales of the tensors.
+    scale_constraints = Scaling()
+    #: Whether it only moves data; between float operators it is not worth quantizing.
+    is_data_movement = False
+    #: Whether its outputs are integers of its inputs, selected or clipped, without rounding.
+    preserves_integers = False
+    #: Whether the host computes it in float if no integer operator follows.
+    runs_on_host_when_last = False
+    #: Whether an output without integer consumers may have more bits, or be float.
+    allows_wide_output = False
+    #: Whether it may emit a Reshape; in graphs of one sample, axis 0 is then 1.
+    may_emit_reshape = False
+
+    @property
+    def name(self) -> str:
+        """Name in messages: that of the composition, else of the integer operator."""
+        return self.composition_name or self.integer_op.name
+
+    def data(self, node: ir.Node) -> list[int]:
+        """Return the indices of the inputs of `node` that carry activations, by default [0]."""
+        return [0]
+
+    def quantized_outputs(self, node: ir.Node) -> list[int]:
+        """Return the indices of the outputs of `node` that are integers at a scale of the plan.
+
+        By default [0].
+        """
+        return [0]
+
+    def weight_inputs(self, node: ir.Node) -> list[int]:
+        """Return the indices of the quantized weight inputs of `node`, without biases.
+
+        None by default.
+        """
+        return []
+
+    def explain_rejection(self, node: ir.Node) -> str | None:
+        """Explain why this rule cannot lower `node` on any platform; None (default) if it can."""
+        return None
+
+    def is_available(self, target: Target) -> bool:
+        """Whether `target` has the integer operators that this rule emits.
+
+        By default the operator, or composition, with the rule's name.
+        """
+        return target.can_run(self.name)
+
+    def explain_unavailable(self, node: ir.Node, target: Target) -> str:
+        """Return the reason, for users, why `target` cannot compute `node`: it lacks the operator.
+
+        Called if this rule is not available on `target`.
+        """
+        return f"{target.name} has no operator for {ir.display_op_type(node)}"
+
+    def supports_zero_points(self, node: ir.Node, target: Target) -> bool:
+        """Whether the activations of `node` may have nonzero zero points on `target`.
+
+        Never if the target has none. Otherwise a function in the rule's scale constraints decides
+        if it is set, else the integer operator; a rule that emits several nodes then does not
+        support them.
+        """
+        if self.scale_constraints.supports_zero_points is not None:
+            return target.zero_points and self.scale_constraints.supports_zero_points(node, target)
+        return (
+            target.zero_points
+            and self.integer_op.supports_zero_points
+            and not self.composition_name
+        )
+
+    def macs(self, node: ir.Node) -> int:
+        """Return the number of multiply-accumulate operations of `node` for one sample.
+
+        0 by default.
+        """
+        return 0
+
+    def lower(self, node: ir.Node, context: LoweringContext) -> None:
+        """Emit the integer operators of the float `node` into `context`.
+
+        The default emits `integer_op` with the inputs and attributes of `node`.
+        """
+        context.emit(
+            self.integer_op,
+            node,
+            context.inputs(node),
+            {a: ir.get_attr(node, a) for a in node.attributes},
+        )
+
+    def get_limits(self, target: Target) -> tuple[LimitCheck, ...]:
+        """Return the checks of the limits of a node on `target`: the target's, then the rule's.
+
+        A composition of several integer operators has only those of the rule.
+        """
+        if self.composition_name:
+            return self.constraints
+        return (*target.vendor.get_limit_checks(self.integer_op.name), *self.constraints)
+
+    def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
+        """Return one violation for each limit of `target` that `node`, float or integer, exceeds.
+
+        Empty if it keeps all limits of this rule and its integer operator.
+        """
+        violations = []
+        for constraint in self.get_limits(target):
+            value = constraint(node, target)
+            if value is not None:
+                rule, remedy = format_limit_rule(constraint, target)
+                violations.append(
+                    Violation(
+                        str(node.name),
+                        ir.display_op_type(node),
+                        ir.output_name(node),
+                        rule,
+                        str(value),
+                        remedy,
+                    )
+                )
+        return violations
+
+
+def fix_batch_to_one(target: Sequence[int]) -> list[int]:
+    """Return the Reshape target `target` with a batch of 1, as on chips.
+
+    Only a first entry of 0 or -1 is replaced.
+    """
+    return [1 if i == 0 and d in (0, -1) else int(d) for i, d in enumerate(target)]

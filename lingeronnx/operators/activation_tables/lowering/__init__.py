@@ -1,0 +1,1 @@
+"""The lowering rules of activations by tables."""

@@ -1,0 +1,1 @@
+"""Factor and offset per channel."""

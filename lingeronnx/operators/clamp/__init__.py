@@ -1,0 +1,1 @@
+"""Relu, Clip and LeakyRelu."""

@@ -1,0 +1,1 @@
+"""Sum, difference, product and quotient of two tensors."""

@@ -1,1 +1,0 @@
-"""Integer operators that only move data."""

@@ -1,0 +1,1 @@
+"""Matrix products: by a constant weight, and of two activations."""

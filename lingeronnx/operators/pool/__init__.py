@@ -1,0 +1,1 @@
+"""Average and maximum of windows, and of all positions."""

@@ -1,0 +1,1 @@
+"""Between float and integers, and between two scales."""

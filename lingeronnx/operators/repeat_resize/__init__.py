@@ -1,0 +1,1 @@
+"""Tile, Expand, Pad, Resize and the channel shuffle."""

@@ -1,0 +1,1 @@
+"""Reshape, Flatten, Squeeze, Unsqueeze and Transpose."""

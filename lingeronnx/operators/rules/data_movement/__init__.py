@@ -1,1 +1,0 @@
-"""Rules of operators that move data; the scale is unchanged or shared."""

@@ -1,1 +1,0 @@
-"""Rules of elementwise functions: lookup tables and compositions."""

@@ -1,1 +1,0 @@
-"""Rules of layers, pooling, normalization and matrix products."""

@@ -1,0 +1,1 @@
+"""Slice, Split, Gather and ArgMax."""

@@ -1,0 +1,1 @@
+"""The lowering rules of softmax and layer normalization."""
