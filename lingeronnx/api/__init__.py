@@ -264,6 +264,7 @@ def deploy(
         "packages": packages,
         "attempt": attempt,
         "wish": latency,
+        "allow_unmeasured": bool(settings.get("allow_unmeasured")),
     }
     if not isinstance(model, QuantizedModel):
         loaded = ir.as_model(model)
@@ -287,10 +288,11 @@ def deploy(
 def _reject_float_settings(settings: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first setting with a true value: the model is an integer graph.
 
-    Settings are those of `quantize`, for float models; `progress` is accepted.
+    Settings are those of `quantize`, for float models; `progress` and `allow_unmeasured` are
+    accepted.
     """
     for key, value in settings.items():
-        if value and key != "progress":
+        if value and key not in ("progress", "allow_unmeasured"):
             raise ConfigError(f"'{key}' is for float models; this one is quantized already")
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "setting_option",
     "state_options",
     "timing_options",
+    "unmeasured_option",
     "worker_options",
 ]
 
@@ -393,6 +394,7 @@ def _setting_options(*names: str) -> Callable[[Command], Command]:
 #: Decorators that add options of settings to a command.
 batch_options = _setting_options("batch", "limit")
 calls_option = setting_option("calls")
+unmeasured_option = setting_option("allow_unmeasured")
 state_options = _setting_options("state", "calls")
 input_size_options = _setting_options("fix", "input_shape")
 input_options = _setting_options("fix", "input_shape", "batch_axis")
@@ -409,6 +411,7 @@ def quantize_options(command: Command) -> Command:
     )
     options = (
         setting_option("platform"),
+        unmeasured_option,
         setting_option("mode"),
         setting_option("bits"),
         setting_option("weight_bits"),

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..common.escaping import escape_invisible, escape_lines
 from ..common.json_values import to_json_value
 from ..common.text import difference_unit, format_decibels, format_value
-from ..targets import Target
+from ..targets import Target, describe_unmeasured, get_versions
+from ..targets.version_changes import list_version_changes
 
 if TYPE_CHECKING:
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
@@ -318,7 +319,32 @@ def show_platforms(console: EscapingConsole, targets: Sequence[Target]) -> None:
         rows.append((target.name, target.executor or "-", target.title, modes, count))
     header = ["name", "executor", "description", "modes", "operators"]
     print_table(console, "", header, rows, right="operators")
-    console.print("\n  lingeronnx platforms NAME prints details of one platform")
+    for target in targets:
+        show_versions(console, target)
+    console.print("\n  lingeronnx platforms NAME prints details of one platform or version")
+
+
+def show_versions(console: EscapingConsole, target: Target) -> None:
+    """Print a table with a line per version of a chip's executor, if there are several.
+
+    A line tells whether the version was measured, and what changed against the one before.
+    """
+    versions = get_versions(target)
+    if len(versions) < 2:
+        return
+    rows = [
+        (
+            change.target.executor,
+            change.basis,
+            ", ".join(change.changed_operators) or "-",
+            ", ".join(change.fixed_faults) or "-",
+            ", ".join(change.new_faults) or "-",
+        )
+        for change in list_version_changes(versions)
+    ]
+    title = f"Versions of {target.chip}: --platform {target.chip}@VERSION"
+    header = ["version", "basis", "changed operators", "faults fixed", "new faults"]
+    print_table(console, title, header, rows)
 
 
 def show_platform(console: EscapingConsole, target: Target) -> None:
@@ -327,6 +353,7 @@ def show_platform(console: EscapingConsole, target: Target) -> None:
     min_exponent, max_exponent = target.exponents
     facts = [
         ("executor", target.executor or "-"),
+        *(("not measured", line) for line in describe_unmeasured(target, target.ops)),
         ("chip", "yes" if target.has_packer else "no"),
         ("modes", ", ".join(target.modes)),
         ("bits", ", ".join(map(str, target.bits))),
@@ -345,6 +372,7 @@ def show_platform(console: EscapingConsole, target: Target) -> None:
         title = "Known faults of the executor, worked around"
         faults = [(fault.key, fault.text) for fault in target.faults]
         print_table(console, title, ["operator", "fault"], faults)
+    show_versions(console, target)
 
 
 def _format_limits(target: Target) -> list[tuple[str, str]]:

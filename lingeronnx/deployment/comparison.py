@@ -23,6 +23,7 @@ from ..ir import ir
 from ..operators.integer_ops import DEQUANT, GRU, LSTM
 from ..runtime.program_parts import split_into_parts
 from ..runtime.streaming import CallCount
+from ..targets import require_measured
 from .difference_patterns import describe_patterns
 from .dumps import DumpedTensor, read_folder, read_log, read_outputs, to_raw_bytes, truncate_name
 from .fault_hypotheses import iterate_hypotheses
@@ -111,6 +112,7 @@ def verify(
     state: Mapping[str, str] | None = None,
     calls: CallCount | None = None,
     packer_args: str | None = None,
+    allow_unmeasured: bool = False,
 ) -> Verification:
     """Compare the tensors of a device with those of the simulator for the same sample.
 
@@ -135,6 +137,8 @@ def verify(
     packer_args
         Arguments of the packer, used to check its memory plan; default those that `quantize`
         prints.
+    allow_unmeasured
+        Allow versions of the executor and operators that are known from reading only.
 
     Returns
     -------
@@ -146,12 +150,14 @@ def verify(
     DataError
         If the files are not dumps, or the data have no such sample.
     ConfigError
-        If none or several of dump, log and output are passed.
+        If none or several of dump, log and output are passed, or if the executor was never measured
+        and this is not allowed.
     """
     sources = [item for item in (dump, log, output) if item is not None]
     if len(sources) != 1:
         raise ConfigError("pass exactly one of --device-dump, --device-log and --device-output")
     graph = read_integer_graph(model)
+    unmeasured = require_measured(graph.target, graph.operators.values(), allow_unmeasured)
     runs = run_samples(graph, data, max(sample - 1, 0), sample + 2, state, calls)
     if sample not in runs:
         raise DataError(f"--sample {sample}: the data have no such sample; samples count from 0")
@@ -186,7 +192,7 @@ def verify(
         first=first,
         unknown=tuple(unknown),
         unseen=_find_missing_tensors(graph, run, matched),
-        notes=(*notes, *match_notes),
+        notes=(*unmeasured, *notes, *match_notes),
     )
 
 

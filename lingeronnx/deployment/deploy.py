@@ -31,7 +31,7 @@ from ..ir import ir
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..quantization import generate_synthetic_inputs
 from ..runtime.streaming import CallCount
-from ..targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions
+from ..targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions, require_measured
 from .c_program.object_sizes import ProgramSizes
 from .c_program.proof import Proof
 from .deployment_contents import DeploymentContents, partition_graph, ports_to_dict
@@ -146,6 +146,7 @@ def deploy(
     packages: str = "one",
     attempt: bool = False,
     wish: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
+    allow_unmeasured: bool = False,
 ) -> Deployment:
     """Write the files that a board needs for an integer graph into `folder`.
 
@@ -177,23 +178,26 @@ def deploy(
         is written.
     wish
         Requirements on the time on the chip.
+    allow_unmeasured
+        Allow versions of the executor and operators that are known from reading only.
 
     Raises
     ------
     ConstraintError
         If the chip cannot run a part of the graph, or a call takes too long.
     ConfigError
-        If the folder contains other files, or the proof fails. Errors of `Session` and `Data` are
-        passed on.
+        If the executor was never measured and this is not allowed, the folder contains other files,
+        or the proof fails. Errors of `Session` and `Data` are passed on.
     """
     target_folder = Path(folder)
     check_folder(target_folder)
     graph = read_integer_graph(model)
+    unmeasured = require_measured(graph.target, graph.operators.values(), allow_unmeasured)
     partition = partition_graph(graph, wish)
     default_stem = Path(model).stem if isinstance(model, str | os.PathLike) else "model"
     name, stem_notes = _resolve_stem(stem or default_stem)
     warnings = collect_calibration_warnings(graph.session.model)
-    notes = [*(f"WARNING: {warning}" for warning in warnings), *notes, *stem_notes]
+    notes = [*(f"WARNING: {text}" for text in (*unmeasured, *warnings)), *notes, *stem_notes]
     state = state or {}
     if data is None:
         notes.append(

@@ -121,6 +121,7 @@ class QuantConfig(BaseModel):
     platform: Annotated[str | InstanceOf[Target], WithJsonSchema({"type": "string"})] = _field(
         "platform"
     )
+    allow_unmeasured: bool = _field("allow_unmeasured")
     mode: Mode = _field("mode")
     bits: int = _field("bits")
     weight_bits: Annotated[int, WithJsonSchema(_WEIGHT_BITS_SCHEMA)] = _field("weight_bits")

@@ -50,6 +50,7 @@ AUTO_WEIGHT_BITS = 0
 class QuantSettings(TypedDict, total=False):
     """Keyword arguments of `quantize` besides those in its signature; None keeps the default."""
 
+    allow_unmeasured: bool | None
     bits: int | None
     weight_bits: int | Literal["auto"] | None
     weight_scales: str | None
@@ -161,7 +162,16 @@ OVERRIDE_SETTINGS: Mapping[str, Setting] = MappingProxyType(
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "platform": Setting(
-            DEFAULT.name, " | ".join(target.name for target in PLATFORMS), metavar="NAME"
+            DEFAULT.name,
+            f"{' | '.join(target.name for target in PLATFORMS)}; CHIP@VERSION for a version of the "
+            "executor, see `lingeronnx platforms`.",
+            metavar="NAME",
+        ),
+        "allow_unmeasured": Setting(
+            False,
+            "Allow versions of the executor and operators that are known from reading only, and "
+            "were never measured.",
+            bool,
         ),
         "mode": Setting("q-value", "Scales: powers of two, or any value.", choices=get_args(Mode)),
         "bits": Setting(8, _BITS_DESCRIPTION, int, metavar="N"),

@@ -135,6 +135,11 @@ class Session:
         return _reopen_session, (ir.to_bytes(self.model), arithmetic, platform, host)
 
     @property
+    def target(self) -> Target | None:
+        """The platform that computes an integer graph; None for a float model."""
+        return None if self._runner is None else self._options[1] or detect_target(self.model)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that an integer session keeps for tensors between inputs and outputs.
 

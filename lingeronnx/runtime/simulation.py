@@ -14,6 +14,7 @@ from ..ir import ir
 from ..ir.plan import Affine
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..operators.integer_ops import DEQUANT
+from ..targets import require_measured
 from .data import Data, Progress
 from .dump import DumpFolder, TensorSummary
 from .session import Session
@@ -48,6 +49,7 @@ def simulate(
     at: str | None = None,
     batch: int = 64,
     limit: int | None = None,
+    allow_unmeasured: bool = False,
     progress: Progress | None = None,
 ) -> Simulation:
     """Run a model, integer or float, on data and return its outputs and further tensors.
@@ -69,6 +71,8 @@ def simulate(
         Tensor to summarize.
     batch, limit
         Samples per batch, and number of samples to use; None uses all.
+    allow_unmeasured
+        Allow versions of the executor and operators that are known from reading only.
     progress
         Called with (description, processed samples, total samples or None).
 
@@ -77,9 +81,14 @@ def simulate(
     DataError
         If the data are invalid.
     ConfigError
-        If a tensor is unknown or not available, or `integers` is passed for a float model.
+        If a tensor is unknown or not available, or `integers` is passed for a float model. If the
+        executor or an operator was never measured and this is not allowed.
     """
     session = model if isinstance(model, Session) else Session(model)
+    unmeasured: list[str] = []
+    if session.target is not None:
+        operators = [node.op_type for node in session.model.graph]
+        unmeasured = require_measured(session.target, operators, allow_unmeasured)
     if integers and not session.is_integer:
         raise ConfigError("a float model has no integers; quantize it first")
     source = Data(data, session.inputs, limit=limit, label="input data")
@@ -112,7 +121,7 @@ def simulate(
         outputs=selection.outputs,
         samples=sample_count,
         at=summary,
-        notes=[*collect_calibration_warnings(session.model), *source.notes],
+        notes=[*unmeasured, *collect_calibration_warnings(session.model), *source.notes],
     )
 
 

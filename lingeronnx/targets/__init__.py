@@ -2,12 +2,14 @@
 
 ========================  ==========================================================================
 `_target`                 the interface: `Target`, a frozen description, and `Vendor`, its code
+`version_changes`         differences between the versions of an executor
 `verdict`                 verdict of a packer on a graph, with its findings and cost
 `latency`                 latency of a graph, per layer and in total
 `call_latency`            latency of one call of a model, compared with a budget
 `timing_calibration`      kernel costs fitted to the log of a board
 `arithmetic`              how an operator computes
 `limits`                  limits of an operator on a target
+`evidence`                what was measured of an executor, and what is only read
 `generic`                 the idealised target
 `registry`                the known targets, loaded on first use: vendors import this package
 ========================  ==========================================================================
@@ -33,6 +35,7 @@ from ._target import (
     make_support_rows,
 )
 from .call_latency import DEFAULT_LATENCY_OPTIONS, CallLatency, LatencyOptions
+from .evidence import describe_unmeasured, require_measured
 from .generic import GENERIC
 from .verdict import (
     GraphCost,
@@ -68,7 +71,9 @@ __all__ = [
     "VerdictFinding",
     "get_target",
     "get_versions",
+    "describe_unmeasured",
     "make_support_rows",
+    "require_measured",
     "format_limit_rule",
 ]
 

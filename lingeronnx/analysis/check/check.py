@@ -29,7 +29,14 @@ from ...quantization.report import FloatNode, split_float_nodes
 from ...runtime.integer.runner import detect_target
 from ...runtime.provenance import map_to_float_names
 from ...runtime.session import is_integer_graph
-from ...targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, Verdict, get_target
+from ...targets import (
+    DEFAULT_LATENCY_OPTIONS,
+    LatencyOptions,
+    Target,
+    Verdict,
+    get_target,
+    require_measured,
+)
 from .forecast import forecast_deployment
 from .packer_file import check_packed, is_packable
 from .report import Check, WorkedAround
@@ -51,6 +58,7 @@ def check(
     timing: str | os.PathLike[str] | None = None,
     input_shape: Mapping[str, Sequence[int]] | None = None,
     fix: Mapping[str, str | float | Sequence[float]] | None = None,
+    allow_unmeasured: bool = False,
 ) -> Check:
     """Check a model against the limits of a platform.
 
@@ -75,6 +83,8 @@ def check(
     input_shape, fix
         Shapes of a float model's inputs that the file leaves open, and constant values of inputs,
         by input.
+    allow_unmeasured
+        Allow versions of the executor and operators that are known from reading only.
 
     Returns
     -------
@@ -99,14 +109,16 @@ def check(
         if fix:
             raise ConfigError("fix is for float models; quantize the model with --fix")
         chip = None if platform is None else get_target(platform)
-        return check_packed(proto, chip, packer_args, latency_options)
+        return check_packed(proto, chip, packer_args, latency_options, allow_unmeasured)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
         graph = ir.convert_user_model(file, ir.model_label(model))
         file = None  # the graph contains its constants now
     target = latency_options.apply_to(get_target(platform or QuantConfig().platform))
+    unmeasured = require_measured(target, allow_unmeasured=allow_unmeasured)
     graph, notes = normalize_model(graph, target, calib, input_shape or {}, fix or {})
+    notes = [*(f"WARNING: {line}" for line in unmeasured), *notes]
     return _check_float(graph, target, notes, latency_options)
 
 
@@ -147,7 +159,7 @@ def structure(
         return describe_integer_graph(graph, map_to_float_names(graph), violations)
     message = "the structure of a float model needs calibration data: pass --calib DATA"
     require_data(message, graph, calib)
-    prepared = prepare_model(model, calib, None, {"platform": platform})
+    prepared = prepare_model(model, calib, None, {"platform": platform, "allow_unmeasured": True})
     planned = plan_model(prepared)
     require_calibrated_scales(message, graph, planned.plan)
     result = build_quantized_model(planned, planned.graph)

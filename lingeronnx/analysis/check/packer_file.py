@@ -20,7 +20,14 @@ from ...quantization.report import FloatNode, split_float_nodes
 from ...quantization.report.merges import find_merge_options
 from ...quantization.report.program import build_program_report
 from ...runtime.integer.runner import detect_target
-from ...targets import DEFAULT, DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, get_target
+from ...targets import (
+    DEFAULT,
+    DEFAULT_LATENCY_OPTIONS,
+    LatencyOptions,
+    Target,
+    get_target,
+    require_measured,
+)
 from .integer_graph import check_integer
 from .report import Check
 
@@ -42,6 +49,7 @@ def check_packed(
     target: Target | None = None,
     packer_args: str | Iterable[str] | None = None,
     latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
+    allow_unmeasured: bool = False,
 ) -> Check:
     """Check an integer graph against limits, and evaluate how the packer and the chip process it.
 
@@ -60,6 +68,13 @@ def check_packed(
     latency_options
         Clock and latency budget. The latency of a graph in several parts is the sum of the chip's
         parts.
+    allow_unmeasured
+        Allow executors and operators that are known from reading only; a note says so.
+
+    Raises
+    ------
+    ConfigError
+        If the executor or an operator was never measured and this is not allowed.
     """
     onnx_file.check_string_fields(proto)
     check_attributes(proto)
@@ -75,6 +90,8 @@ def check_packed(
         check_nodes(graph)
     if target is None:
         target = _named_target(proto) if graph is None else detect_target(graph)
+    operators = [node.op_type for node in proto.graph.node]
+    unmeasured = require_measured(target, operators, allow_unmeasured)
     target = latency_options.apply_to(target)
     if user_graph is None:
         check = Check(target.name, "integer", (), notes=notes)
@@ -82,6 +99,8 @@ def check_packed(
         check = check_integer(user_graph, target)
         warnings = [f"WARNING: {text}" for text in collect_calibration_warnings(user_graph)]
         check = replace(check, notes=[*warnings, *check.notes])
+    unmeasured_notes = [f"WARNING: {line}" for line in unmeasured]
+    check = replace(check, notes=[*unmeasured_notes, *check.notes])
     if not target.has_packer:
         return check
     fallbacks, host = ([], []) if graph is None else _split_float_nodes(graph)

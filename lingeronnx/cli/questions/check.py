@@ -20,6 +20,7 @@ from .._shared import (
     json_text,
     print_json,
     timing_options,
+    unmeasured_option,
 )
 from ..terminal import echo
 
@@ -39,6 +40,7 @@ __all__ = ["check"]
     metavar="NAME",
     help=f"Target.  [default: that of an integer graph, else {DEFAULT}]",
 )
+@unmeasured_option
 @click.option(
     "--calib",
     metavar="DATA",

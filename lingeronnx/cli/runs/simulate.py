@@ -19,6 +19,7 @@ from .._shared import (
     make_data_loader,
     picture_options,
     print_json,
+    unmeasured_option,
 )
 from ..show import show_simulation
 from ..terminal import console_for, progress_bar
@@ -63,6 +64,7 @@ __all__ = ["simulate"]
     help="Also write the tensors of --taps (default: all) as .npy files.",
 )
 @click.option("--at", metavar="TENSOR", help="Show range, mean and first values of one tensor.")
+@unmeasured_option
 @picture_options
 @batch_options
 @json_option

@@ -19,6 +19,7 @@ from .._shared import (
     picture_options,
     print_json,
     setting_option,
+    unmeasured_option,
 )
 from ..show import show_verification
 from ..terminal import console_for
@@ -75,6 +76,7 @@ __all__ = ["verify"]
 @click.option(
     "--packer-args", metavar="ARGS", help="Packer arguments of the package, to check its plan."
 )
+@unmeasured_option
 @picture_options
 @json_option
 def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **options: Any) -> None:

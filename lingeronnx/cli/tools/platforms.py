@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from ...common.json_values import to_json_value
-from ...targets import DEFAULT, PLATFORMS, Target, get_target
+from ...targets import DEFAULT, PLATFORMS, Target, get_target, get_versions
+from ...targets.version_changes import list_version_changes
 from .._shared import format_examples, json_option, print_json
 from ..show import show_platform, show_platforms
 from ..terminal import console_for, echo_text
@@ -18,7 +19,7 @@ __all__ = ["platforms"]
 @click.command(
     epilog=format_examples(
         "lingeronnx platforms",
-        f"lingeronnx platforms {DEFAULT}",
+        f"lingeronnx platforms {get_versions(DEFAULT)[-1]}",
         "lingeronnx platforms --markdown > docs/reference/operators.md",
     )
 )
@@ -30,7 +31,7 @@ __all__ = ["platforms"]
 )
 @json_option
 def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
-    """List the platforms, or the limits, operators and known faults of one."""
+    """List the platforms and their versions, or limits, operators and known faults of one."""
     if markdown:
         if name is not None or as_json:
             raise click.UsageError("--markdown prints one page on all platforms; give it alone")
@@ -52,7 +53,20 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
 def _target_to_json(target: Target) -> dict[str, Any]:
     """Return a platform as a JSON object, with its vendor's fields at the top level.
 
-    "packer" is the packer's command.
+    "packer" is the packer's command, "versions" what is measured of each version of the executor.
     """
     body = to_json_value(target)
-    return {**body, **body.pop("vendor"), "packer": target.vendor.packer_command}
+    versions = [
+        {
+            "platform": change.target.name,
+            "executor": change.target.executor,
+            "basis": change.basis,
+            "changed_operators": list(change.changed_operators),
+            "unmeasured_operators": list(change.unmeasured_operators),
+            "fixed_faults": list(change.fixed_faults),
+            "new_faults": list(change.new_faults),
+        }
+        for change in list_version_changes(get_versions(target))
+    ]
+    vendor = body.pop("vendor")
+    return {**body, **vendor, "packer": target.vendor.packer_command, "versions": versions}

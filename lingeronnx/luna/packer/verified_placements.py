@@ -160,9 +160,26 @@ def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
     These are special cases of single operators, and placements with a tensor in PSRAM with which
     the operator was never measured on this chip. Placements of steps made in place do not count.
+    The first one is the executor itself if nothing of it was measured.
     """
+    if "" in plan.target.unmeasured:
+        yield VerdictFinding(
+            "unmeasured",
+            "graph",
+            f"the executor of {plan.target.name}",
+            plan.target.unmeasured[""],
+            "choose a version that was measured",
+        )
     for step in plan.graph.steps:
         yield from _find_operator_assumptions(plan, step)
+        if step.op in plan.target.unmeasured:
+            yield VerdictFinding(
+                "unmeasured",
+                step.origin,
+                f"{step.op} on {plan.target.name}",
+                plan.target.unmeasured[step.op],
+                "choose a version on which it was measured",
+            )
         if (
             step.op in IN_PLACE_OPERATORS
             and plan.placements[step.inputs[0]] == plan.placements[step.outputs[0]]

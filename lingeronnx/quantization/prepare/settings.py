@@ -9,7 +9,7 @@ from typing import Any
 
 from ...interchange.qdq.import_model import ImportedQuantization
 from ...ir.plan import PerGroup
-from ...targets import Target, get_target
+from ...targets import Target, get_target, require_measured
 from ..config import QuantConfig
 
 __all__ = ["adapt_config_to_import", "resolve_config", "resolve_target"]
@@ -37,9 +37,11 @@ def resolve_target(config: QuantConfig) -> Target:
     Raises
     ------
     ConfigError
-        If the target does not support the settings.
+        If the target does not support the settings, or was never measured and
+        `config.allow_unmeasured` is not set.
     """
     target = get_target(config.platform)
+    require_measured(target, allow_unmeasured=config.allow_unmeasured)
     config.check_platform(target)
     return config.time.apply_to(target)
 

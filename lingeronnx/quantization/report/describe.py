@@ -13,7 +13,7 @@ from ...ir.name_mapping import NameMapping
 from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...operators.chip_part import extract_chip_part, is_host_dequant
 from ...runtime.program_parts import ProgramPart
-from ...targets import Verdict
+from ...targets import Verdict, describe_unmeasured
 from ...targets.latency import CycleSavings
 from ...targets.verdict import combine_bases
 from ..legalize import AppliedRewrite
@@ -138,7 +138,11 @@ def build_report(
         saved=_total_time_saved(part_graphs, chip.chip_verdicts, target.name),
         outputs=fidelity.outputs,
         measured_on=fidelity.measured_on,
-        warnings=[*([SYNTHETIC_WARNING] if plan.synthetic else []), *fidelity.warnings],
+        warnings=[
+            *describe_unmeasured(target, (node.op_type for node in graph.graph)),
+            *([SYNTHETIC_WARNING] if plan.synthetic else []),
+            *fidelity.warnings,
+        ],
         doubts=fidelity.doubts,
         parts=fidelity.parts,
         next=suggest_options(prepared, planned, chip.program, fallbacks, fidelity.is_lossy),
