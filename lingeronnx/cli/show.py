@@ -16,6 +16,7 @@ from ..common.escaping import escape_invisible, escape_lines
 from ..common.json_values import to_json_value
 from ..common.text import difference_unit, format_decibels, format_value
 from ..targets import Target, describe_unmeasured, get_versions
+from ..targets._target import format_platform_name
 from ..targets.version_changes import list_version_changes
 
 if TYPE_CHECKING:
@@ -342,7 +343,7 @@ def show_versions(console: EscapingConsole, target: Target) -> None:
         )
         for change in list_version_changes(versions)
     ]
-    title = f"Versions of {target.chip}: --platform {target.chip}@VERSION"
+    title = f"Versions of {target.chip}: --platform {format_platform_name(target.chip, 'VERSION')}"
     header = ["version", "basis", "changed operators", "faults fixed", "new faults"]
     print_table(console, title, header, rows)
 

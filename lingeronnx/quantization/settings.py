@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias, TypedDict, get_args
 
 from ..targets import DEFAULT, PLATFORMS
+from ..targets._target import format_platform_name
 from ..targets.objective import Objective
 
 __all__ = [
@@ -163,8 +164,9 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "platform": Setting(
             DEFAULT.name,
-            f"{' | '.join(target.name for target in PLATFORMS)}; CHIP@VERSION for a version of the "
-            "executor, see `lingeronnx platforms`.",
+            f"{' | '.join(target.name for target in PLATFORMS)}; "
+            f"{format_platform_name('CHIP', 'VERSION')} for a version of the executor, see "
+            "`lingeronnx platforms`.",
             metavar="NAME",
         ),
         "allow_unmeasured": Setting(

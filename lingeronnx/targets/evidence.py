@@ -40,5 +40,8 @@ def require_measured(
     """
     lines = describe_unmeasured(target, operators)
     if lines and not allow_unmeasured:
-        raise ConfigError(f"{lines[0]}; pass --allow-unmeasured to use it nevertheless")
+        raise ConfigError(
+            f"not allowed without --allow-unmeasured: {lines[0]}; choose a version or operator "
+            "that was measured"
+        )
     return lines

@@ -41,7 +41,7 @@ class VersionChanges:
 def list_version_changes(versions: tuple[Target, ...]) -> list[VersionChanges]:
     """Return the changes of each of `versions`, oldest first; the oldest itself has none."""
     changes = []
-    for previous, target in zip((versions[0], *versions), versions, strict=False):
+    for previous, target in zip((*versions[:1], *versions), versions, strict=False):
         changes.append(
             VersionChanges(
                 target=target,

@@ -66,7 +66,7 @@ def _target_to_json(target: Target) -> dict[str, Any]:
             "fixed_faults": list(change.fixed_faults),
             "new_faults": list(change.new_faults),
         }
-        for change in list_version_changes(get_versions(target))
+        for change in list_version_changes(get_versions(target) if target.executor else ())
     ]
     vendor = body.pop("vendor")
     return {**body, **vendor, "packer": target.vendor.packer_command, "versions": versions}
