@@ -58,6 +58,9 @@ REASONS = {
     "lingeronnx/quantization/normalize/axes/batch_first.py:_BatchFirstRewriter._infer_view": (
         "a rule for each operator"
     ),
+    "lingeronnx/quantization/normalize/expansion/compositions.py:COMPOSITIONS": (
+        "a way to compose each operator"
+    ),
     "lingeronnx/quantization/normalize/entry/sequences.py:replace_sequences": "a way to rewrite each operator",
     "lingeronnx/quantization/normalize/folding/identity.py:_NO_OP_TESTS": "a test for each operator",
     "lingeronnx/quantization/normalize/axes/cancel_transposes.py:_ATTRIBUTE_REWRITES": (

@@ -119,10 +119,11 @@ class SubgraphBuilder:
             del self.model.graph.initializers[str(value.name)]
         self.nodes.clear()
 
-    def replace_node(self) -> None:
+    def replace_node(self, other_outputs: Mapping[int, ir.Value] | None = None) -> None:
         """Replace the original node by the new ones, in place.
 
-        The last one takes over its name and the name and consumers of its first output.
+        The last one takes over its name and the name and consumers of its first output;
+        `other_outputs` maps indices of further outputs to values of new nodes that replace them.
         Initializers that only the original node reads are removed from the model.
         """
         self.nodes[-1].name = self.node.name
@@ -130,7 +131,7 @@ class SubgraphBuilder:
             if value is not None and ir.is_exclusive_initializer(value):
                 self.node.replace_input_with(index, None)
                 del self.model.graph.initializers[str(value.name)]
-        ir.replace_nodes(self.model, [self.node], self.nodes)
+        ir.replace_nodes(self.model, [self.node], self.nodes, other_outputs)
 
 
 def convert_attributes_to_inputs(

@@ -27,6 +27,7 @@ __all__ = [
     "can_bypass_node",
     "convert_input_to_initializer",
     "infer_types",
+    "inline_bodies",
     "lift_constants",
     "make_node",
     "remove_unused",
@@ -36,6 +37,10 @@ __all__ = [
     "set_constant_input",
     "set_initializer_value",
 ]
+
+#: Domain of operators while their function bodies are inlined, and the metadata key that names the
+#: function of a node.
+_BODY_DOMAIN = _BODY_KEY = "lingeronnx.body"
 
 
 def add_initializer(model: Model, name: str, array: np.ndarray) -> Value:
@@ -145,20 +150,60 @@ def make_node(
     return node
 
 
-def replace_nodes(model: Model, old_nodes: Iterable[Node], new_nodes: Sequence[Node]) -> None:
+def replace_nodes(
+    model: Model,
+    old_nodes: Iterable[Node],
+    new_nodes: Sequence[Node],
+    other_outputs: Mapping[int, Value] | None = None,
+) -> None:
     """Replace `old_nodes` by `new_nodes` in the main graph of `model`.
 
     The output of the last new node takes over the name and the consumers of the first output of the
-    last old one.
+    last old one; `other_outputs` maps indices of further outputs of it to their replacements.
     """
     removed = list(old_nodes)
-    old_output = removed[-1].outputs[0]
-    new_output = new_nodes[-1].outputs[0]
-    name = old_output.name
+    new_outputs = {0: new_nodes[-1].outputs[0], **(other_outputs or {})}
+    old_outputs = [removed[-1].outputs[index] for index in new_outputs]
+    names = [value.name for value in old_outputs]
     oir.convenience.replace_nodes_and_values(
-        model.graph, removed[-1], removed, list(new_nodes), [old_output], [new_output]
+        model.graph,
+        removed[-1],
+        removed,
+        list(new_nodes),
+        old_outputs,
+        list(new_outputs.values()),
     )
-    new_output.name = name
+    for value, name in zip(new_outputs.values(), names, strict=True):
+        value.name = name
+
+
+def inline_bodies(model: Model, bodies: Mapping[Node, onnx.FunctionProto]) -> None:
+    """Replace each node of `bodies` by its function body, in place.
+
+    The new nodes are marked as created for the replaced node (`mark_origin`) and called
+    "<its name>_<operator>"; `assign_node_names` makes that unique. Model-local functions stay.
+    Errors of onnx_ir are passed on.
+    """
+    replaced: dict[str, tuple[Node, tuple[str, str]]] = {}
+    for number, (node, body) in enumerate(bodies.items()):
+        function_name = f"{node.op_type}_{number}"
+        local_body = onnx.FunctionProto()
+        local_body.CopyFrom(body)
+        local_body.domain, local_body.name = _BODY_DOMAIN, function_name
+        function = oir.serde.deserialize_function(local_body)
+        model.functions[_BODY_DOMAIN, function_name, ""] = function
+        replaced[function_name] = node, (node.domain, node.op_type)
+        node.domain, node.op_type = _BODY_DOMAIN, function_name
+        node.metadata_props[_BODY_KEY] = function_name
+    common_passes.InlinePass(criteria=lambda function: function.domain == _BODY_DOMAIN)(model)
+    for node, (domain, op_type) in replaced.values():
+        node.domain, node.op_type = domain, op_type
+    for node in model.graph.all_nodes():
+        function_name = node.metadata_props.pop(_BODY_KEY, "")
+        if function_name:
+            old, _ = replaced[function_name]
+            node.name = f"{old.name}_{node.op_type}"
+            mark_origin(node, old)
 
 
 def remove_unused(model: Model) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ..common.errors import ConstraintError
-from ..ir import ir
+from ..ir import float_ops, ir
 from ..ir.disjoint import DisjointSets
 from ..operators.lowerings import Op, find_lowering_rule, get_weight_values
 from ..operators.macs import count_macs
 from ..runtime.runners import find_ancestors, iter_read_values
 from ..targets import Target
 
-__all__ = ["Partition", "consumers_of", "partition_graph", "producers_of", "quantized_tensors"]
+__all__ = [
+    "Partition",
+    "consumers_of",
+    "count_float_operations",
+    "partition_graph",
+    "producers_of",
+    "quantized_tensors",
+]
 
 _MAX_OUTPUT_RANK = 3  # maximum rank of a wide output on a chip
 
@@ -127,6 +135,11 @@ class Partition:
             if is_integer and feeds_integers and ir.output_name(node) in wide_outputs:
                 names.append(ir.output_name(node))
         return names
+
+    @property
+    def has_inner_floats(self) -> bool:
+        """Whether integer nodes read what the host computes from results of integer nodes."""
+        return not self.ops.keys().isdisjoint(_nodes_after_host(self))
 
     def curve_input_exponents(self, target: Target) -> dict[str, int]:
         """Return the outputs of layers that may be 16-bit inputs of an activation function.
@@ -417,3 +430,28 @@ def _nodes_after_host(partition: Partition) -> set[str]:
         if host_producers or not producers.isdisjoint(after_host):
             after_host.add(name)
     return after_host
+
+
+def count_float_operations(nodes: Iterable[ir.Node]) -> int:
+    """Estimate the float operations of `nodes` for one sample.
+
+    A multiply-accumulate counts as two operations, and each output element of a node without any as
+    one. Data movement costs nothing. Unknown dimensions count as 1.
+    """
+    return sum(2 * count_macs(node) or _count_written_elements(node) for node in nodes)
+
+
+def _count_written_elements(node: ir.Node) -> int:
+    """Count the output elements of a node for one sample; 0 if it only moves data.
+
+    Unknown dimensions count as 1.
+    """
+    is_standard = not node.domain
+    if node.op_type == "Constant" or (is_standard and node.op_type in float_ops.DATA_MOVEMENT_OPS):
+        return 0
+    count = 0
+    for value in node.outputs:
+        shape = ir.get_shape(value)
+        if shape is not None:
+            count += math.prod(int(dim or 1) for dim in shape)
+    return count

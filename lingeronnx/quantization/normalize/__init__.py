@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...ir import float_ops, ir
+from ...runtime.runners.missing_kernels import expand_missing_kernels
 from ._pass import (
     CONSTANTS_LIFTED,
     FUNCTIONS_INLINED,
@@ -135,6 +136,13 @@ ENTRY_PASSES = (
         _BASIC_CONDITIONS,
         "float16, bfloat16 and double are computed in float32, inputs and outputs included",
         ensures=[FLOAT32],
+        handles_all=True,
+    ),
+    Pass(
+        "missing-kernels",
+        expand_missing_kernels,
+        _BASIC_CONDITIONS,
+        ensures=_BASIC_CONDITIONS,
         handles_all=True,
     ),
     Pass(

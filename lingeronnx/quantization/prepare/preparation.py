@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 
 from ...common.errors import ConfigError, ModelError
 from ...interchange.qdq.encodings import Encodings
@@ -26,6 +27,7 @@ from ...ir.fixed_inputs import FixedValue, fix_inputs
 from ...runtime.data import Data, HoldOut
 from ...runtime.memory import bytes_per_sample, choose_batch_size
 from ...runtime.runners import FallbackSessionCache, FloatRunner
+from ...runtime.runners.missing_kernels import check_expanded_nodes, get_expanded_nodes
 from ...runtime.streaming import UnrolledCalls
 from ...targets import Target
 from ..config import QuantConfig
@@ -34,9 +36,10 @@ from ..legalize import AppliedRewrite, collect_host_reasons
 from ..normalize import PassLog, SkipReason, run_entry_passes
 from ..normalize.entry.check_schemas import check_schemas
 from ..normalize.entry.dynamic_batch import make_batch_dynamic
-from ..partition import Partition
+from ..partition import Partition, partition_graph
 from ..recipe import DRAFT_EFFORT, EffortRecipe, get_recipe
 from .calibration_data import load_calibration_data
+from .expansions import choose_expansions
 from .float_outputs import FloatOutputCache, map_outputs_to_logits
 from .input_sizes import infer_input_shapes, set_input_shapes
 from .recurrent_states import find_state_packing, propose_states
@@ -269,7 +272,8 @@ def prepare_model(
     set_batch_axes(loaded, conf.batch_axis)
     set_input_shapes(loaded, conf.input_shape)
     log = PassLog(conf.debug_dump)
-    original, tail, notes = _accept_model(loaded, log)
+    accepted = _accept_model(loaded, log)
+    original, tail, notes = accepted.original, accepted.tail, accepted.notes
     data, calls = load_calibration_data(
         calib, original, conf, fixed, hold_out and calib is not None
     )
@@ -282,6 +286,7 @@ def prepare_model(
     source = FloatRunner(original, _measured_names(original))
     float_outputs = _make_float_output_cache(original, source, conf)
     check_deterministic(original, source, data.first())
+    notes += accepted.check_expanded_nodes(data.first())
 
     def partition_rewritten(rewritten: RewriteResult) -> PreparedModel:
         """Partition a rewritten graph into chip and host nodes; return the prepared model.
@@ -316,6 +321,13 @@ def prepare_model(
         )
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
+    notes += choose_expansions(
+        rewriter,
+        original,
+        lambda: partition_rewritten(rewriter.run()).parts,
+        target,
+        Selectors(original, original).resolve_skips(conf.skip),
+    )
     prepared = _offload_nonfinite_nodes(_rewrite_checked(rewriter, log, partition_rewritten))
     notes[:] = [
         *data.notes,
@@ -333,26 +345,60 @@ def _output_stem(model: ir.ModelLike) -> str:
     return "model_quant"
 
 
-def _accept_model(
-    model: ir.Model, log: PassLog | None = None
-) -> tuple[ir.Model, DynamicTail | None, list[str]]:
-    """Run the passes that every model goes through first, and split off a dynamic tail.
+class _AcceptedModel(NamedTuple):
+    """A model after the passes that every model goes through first.
 
-    Returns
-    -------
-    original : ir.Model
+    Attributes
+    ----------
+    original
         The model without its tail.
-    tail : DynamicTail or None
+    tail
         The part whose shapes depend on values, or from an unknown operator on; None without one.
-    notes : list of str
+    notes
         Notes of the passes.
+    expanded
+        Nodes that onnxruntime lacks, as they were before they became function bodies.
     """
+
+    original: ir.Model
+    tail: DynamicTail | None
+    notes: list[str]
+    expanded: list[onnx.NodeProto]
+
+    def check_expanded_nodes(self, feed: Mapping[str, np.ndarray]) -> list[str]:
+        """Compare the expanded nodes with onnx's reference on the sample `feed`; return notes."""
+        if not self.expanded:
+            return []
+        present = {str(value.name) for value in ir.iter_values(self.original)}
+        present.update(str(value.name) for value in self.original.graph.inputs)
+
+        def run(names: Sequence[str]) -> dict[str, np.ndarray]:
+            """Return those of the tensors `names` that the model has, constants included."""
+            arrays = {name: feed[name] for name in names if name in feed}
+            computed = []
+            for name in names:
+                initializer = self.original.graph.initializers.get(name)
+                if initializer is not None:
+                    arrays[name] = ir.require_const_value(initializer)
+                elif name in present and name not in arrays:
+                    computed.append(name)
+            if computed:
+                stream = FloatRunner(self.original, computed).run(feed)
+                arrays.update((name, array) for name, array, _ in stream)
+            return arrays
+
+        return check_expanded_nodes(self.expanded, ir.get_opset(self.original), run)
+
+
+def _accept_model(model: ir.Model, log: PassLog | None = None) -> _AcceptedModel:
+    """Run the passes that every model goes through first, and split off a dynamic tail."""
     original, notes = run_entry_passes(model, log)
+    expanded = get_expanded_nodes(original)
     tail = split_dynamic_tail(original)
     if tail is None:
-        return original, None, notes
+        return _AcceptedModel(original, None, notes, expanded)
     make_batch_dynamic(tail.body)
-    return tail.body, tail, notes
+    return _AcceptedModel(tail.body, tail, notes, expanded)
 
 
 def _format_tail_note(tail: DynamicTail | None) -> list[str]:
@@ -587,8 +633,16 @@ def normalize_model(
         model = model.clone()
     fixed = fix_inputs(model, fix)
     set_input_shapes(model, input_shape)
-    original, _, pass_notes = _accept_model(model)
+    accepted = _accept_model(model)
+    original = accepted.original
     data, _ = load_calibration_data(calib, original, conf, fixed, False)
-    notes = [*import_notes, *pass_notes, *infer_input_shapes(original, data)]
+    notes = [*import_notes, *accepted.notes, *infer_input_shapes(original, data)]
     rewriter = Rewriter(original, None, data.first(), target, conf)
+    notes += choose_expansions(
+        rewriter,
+        original,
+        lambda: partition_graph(rewriter.run().graph, target, {}),
+        target,
+        (),
+    )
     return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]

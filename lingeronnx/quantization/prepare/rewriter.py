@@ -29,12 +29,13 @@ from ..normalize import (
     normalize,
     resolve_control_flow,
 )
+from ..normalize.expansion.expand import expand_nodes
 from ..normalize.folding.shape_tracing import is_fully_shaped, trace_shapes
 from .selectors import Selectors
 
 __all__ = ["OutputChangedError", "RewriteResult", "Rewriter", "check_outputs_unchanged"]
 
-_FIT = "fit"
+_EXPAND, _FIT = "expand", "fit"
 _MAX_RELATIVE_DIFFERENCE = 1e-3  # of an output's range: differences in float32 rounding
 
 
@@ -77,6 +78,8 @@ class Rewriter:
     ----------
     excluded_passes
         {pass: reason} of passes that are not run.
+    expanded
+        Names of the user's nodes that are replaced by compositions or function bodies.
     """
 
     def __init__(
@@ -89,7 +92,8 @@ class Rewriter:
     ) -> None:
         """Keep the model, the runner of the original (None if there is none) and sample inputs.
 
-        `excluded_passes` maps the passes to leave out, at first none, to the reason.
+        `excluded_passes` maps the passes to leave out, at first none, to the reason. No node is
+        expanded at first.
         """
         self._original, self._source, self._feed, self._target, self._conf = (
             original,
@@ -99,6 +103,7 @@ class Rewriter:
             config,
         )
         self.excluded_passes: dict[str, str] = {}
+        self.expanded: frozenset[str] = frozenset()
 
     def run(self, observer: PassObserver | None = None) -> RewriteResult:
         """Rewrite the graph with all passes except those that are excluded and those that fail.
@@ -158,6 +163,11 @@ class Rewriter:
         it becomes PassError. `observer` is called after each pass.
         """
         resolve_control_flow(graph, self._feed, observer, self.excluded_passes)
+        if self.expanded and _EXPAND not in self.excluded_passes:
+            expanded = expand_nodes(graph, self.expanded)
+            if observer is not None:
+                observer(PassRun(_EXPAND, len(expanded)), graph)
+            resolve_control_flow(graph, self._feed, observer, self.excluded_passes)
         normalize(graph, observer, self.excluded_passes)
         if not is_fully_shaped(graph):
             trace_shapes(graph, self._feed)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...common.deprecation import keep_old_members
-from ...ir import float_ops, ir
+from ...ir import ir
 from ...ir.name_mapping import NameMapping
 from ...operators.integer_ops import DEQUANT, QUANT
-from ...operators.macs import count_macs
 from ...runtime.program_parts import ProgramPart, split_into_parts
 from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
+from ..partition import count_float_operations
 
-__all__ = ["PartReport", "ProgramReport", "build_program_report", "count_float_operations"]
+__all__ = ["PartReport", "ProgramReport", "build_program_report"]
 
 _SHARED_PARAMS_ARG = "params:share-mem"  # constants stay in shared memory between calls
 
@@ -290,28 +289,3 @@ def _describe_host_part(part: ProgramPart, nodes: Iterable[ir.Node]) -> PartRepo
         part.outputs,
         float_operations=float_operations,
     )
-
-
-def count_float_operations(nodes: Iterable[ir.Node]) -> int:
-    """Estimate the float operations of `nodes` for one sample.
-
-    A multiply-accumulate counts as two operations, and each output element of a node without any as
-    one. Data movement costs nothing. Unknown dimensions count as 1.
-    """
-    return sum(2 * count_macs(node) or _count_written_elements(node) for node in nodes)
-
-
-def _count_written_elements(node: ir.Node) -> int:
-    """Count the output elements of a node for one sample; 0 if it only moves data.
-
-    Unknown dimensions count as 1.
-    """
-    is_standard = not node.domain
-    if node.op_type == "Constant" or (is_standard and node.op_type in float_ops.DATA_MOVEMENT_OPS):
-        return 0
-    count = 0
-    for value in node.outputs:
-        shape = ir.get_shape(value)
-        if shape is not None:
-            count += math.prod(int(dim or 1) for dim in shape)
-    return count

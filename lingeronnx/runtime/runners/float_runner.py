@@ -17,6 +17,7 @@ from ...ir import ir
 from ...ir.batch_axes import guess_batch_axis, infer_batch_axes
 from ...ir.plan import Affine
 from ..data import InputSpec
+from .missing_kernels import replace_missing_kernels
 from .model_stages import ModelStage, group_tensors_by_size, split_into_stages
 from .ort_errors import explain_ort_error
 from .sessions import open_ort_session, run_session, to_array
@@ -137,8 +138,9 @@ class FloatRunner:
 
         There is one stage unless the tensors are too large to be in memory at once. `outputs` are
         the tensors that `run` can yield, None for all. Raises ModelError if onnxruntime does not
-        support the model.
+        support the model. Operators that it lacks are replaced by their function bodies, in a copy.
         """
+        model = replace_missing_kernels(model)
         proto, self._external_constants = ir.detach_large_constants(model)
         _clear_folded_batch_dims(proto, model)
         values = list(ir.iter_values(model))

@@ -1,0 +1,1 @@
+"""Expand composite operators: direct compositions, and the function bodies of the standard."""

@@ -1,0 +1,222 @@
+"""Compose operators of those that the platforms have, where that is shorter than the function body.
+
+RMSNormalization becomes the layer normalization of x and -x side by side, which has the mean 0 and
+the mean square of x as variance; one half of the result is used. RotaryEmbedding becomes
+x * cos + permuted x * sin with constant tables, CausalConvWithState a depthwise convolution of
+state and input, and the Gelu operators of com.microsoft the formula that exporters write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ....ir import ir
+from ....ir.builder import SubgraphBuilder
+from .attention import compose_attention
+
+__all__ = ["COMPOSITIONS", "Composition"]
+
+#: Replaces a node in place; returns False, without a change, if it cannot.
+Composition = Callable[[ir.Model, ir.Node], bool]
+
+
+def _compose_rms_norm(model: ir.Model, node: ir.Node) -> bool:
+    """Replace an RMSNormalization over the last axis with a constant scale."""
+    source, scale = ir.require_input(node), ir.const_value(node.inputs[1])
+    shape = list(source.shape or ())
+    if scale is None or len(shape) < 2 or not isinstance(shape[-1], int):
+        return False
+    axis, count = ir.get_attr(node, "axis", -1), shape[-1]
+    if axis not in (-1, len(shape) - 1) or scale.size not in (1, count):
+        return False
+    builder = SubgraphBuilder(model, node)
+    row = np.broadcast_to(scale.astype(np.float32).reshape(-1), (count,))
+    minus_one = builder.constant(np.array(-1, np.float32), "minus_one")
+    negative = builder("Mul", [source, minus_one], shape, "negative")
+    doubled = [*shape[:-1], 2 * count]
+    both = builder("Concat", [source, negative], doubled, "both", {"axis": -1})
+    gamma = builder.constant(np.concatenate([row, row]), "gamma")
+    beta = builder.constant(np.zeros(2 * count, np.float32), "beta")
+    normalized = builder(
+        "LayerNormalization",
+        [both, gamma, beta],
+        doubled,
+        "normalized",
+        {"axis": -1, "epsilon": float(ir.get_attr(node, "epsilon", 1e-5))},
+    )
+    builder.slice_axis(normalized, len(shape) - 1, 0, count, "half")
+    builder.replace_node()
+    return True
+
+
+def _compose_rotary_embedding(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a RotaryEmbedding whose tables and positions are constant, the same in all samples.
+
+    Every channel is multiplied by its cosine, and its partner by plus or minus the sine.
+    """
+    source = ir.require_input(node)
+    shape, tables = list(source.shape or ()), _read_rotary_tables(node)
+    is_packed = len(shape) == 3
+    heads = int(ir.get_attr(node, "num_heads", 0)) if is_packed else 1
+    if tables is None or len(shape) not in (3, 4) or not isinstance(shape[-1], int) or not heads:
+        return False
+    size = shape[-1] // heads
+    cosine, sine, partner = _arrange_rotary_tables(node, tables, size)
+    if is_packed:  # the heads side by side
+        cosine, sine = np.tile(cosine, heads), np.tile(sine, heads)
+        partner = np.concatenate([partner + size * head for head in range(heads)])
+    builder = SubgraphBuilder(model, node)
+    index = builder.constant(partner, "partner_indices")
+    partners = builder("Gather", [source, index], shape, "partners", {"axis": -1})
+    straight = builder("Mul", [source, builder.constant(cosine, "cosine")], shape, "straight")
+    crossed = builder("Mul", [partners, builder.constant(sine, "sine")], shape, "crossed")
+    builder("Add", [straight, crossed], shape, "rotated")
+    builder.replace_node()
+    return True
+
+
+def _read_rotary_tables(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return cosines and sines [positions, frequencies] of a RotaryEmbedding.
+
+    None if they, or the positions, are computed at run time or differ between samples.
+    """
+    tables = [ir.const_value(value) for value in node.inputs[1:3]]
+    positions = node.inputs[3] if len(node.inputs) > 3 else None
+    indices = ir.const_value(positions)
+    if any(table is None for table in tables) or (positions is not None and indices is None):
+        return None
+    cosine, sine = (np.asarray(table, np.float32) for table in tables)
+    if indices is not None:
+        if not ((indices >= 0) & (indices < len(cosine))).all():
+            return None
+        cosine, sine = cosine[indices], sine[indices]
+    if cosine.ndim != 3 or len(cosine) != 1:
+        return None
+    return cosine[0], sine[0]
+
+
+def _arrange_rotary_tables(
+    node: ir.Node, tables: tuple[np.ndarray, np.ndarray], size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return factors of each channel of a head and of its partner, and the partner's index.
+
+    `tables` are cosines and sines [positions, frequencies]; channels after the rotated ones have
+    the factors 1 and 0.
+    """
+    cosine, sine = tables
+    pairs = cosine.shape[1]
+    first, second = np.arange(pairs), np.arange(pairs) + pairs
+    if ir.get_attr(node, "interleaved", 0):
+        first, second = 2 * np.arange(pairs), 2 * np.arange(pairs) + 1
+    own = np.ones((len(cosine), size), np.float32)
+    other = np.zeros((len(cosine), size), np.float32)
+    partner = np.arange(size)
+    own[:, first] = own[:, second] = cosine
+    other[:, first], other[:, second] = -sine, sine
+    partner[first], partner[second] = second, first
+    return own, other, partner
+
+
+def _compose_causal_conv(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a CausalConvWithState by a depthwise convolution over the state and the input."""
+    source = ir.require_input(node)
+    shape, weight_shape = list(source.shape or ()), ir.get_shape(node.inputs[1])
+    activation = ir.get_attr(node, "activation", "none")
+    if len(shape) != 3 or not weight_shape or None in weight_shape[-1:]:
+        return False
+    if not all(isinstance(dim, int) for dim in shape[1:]):
+        return False
+    if activation not in ("none", "silu", "swish"):
+        return False
+    builder = SubgraphBuilder(model, node)
+    joined, state = _join_conv_state(builder, source, int(weight_shape[-1] or 1) - 1)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    inputs = [joined, node.inputs[1], *([] if bias is None else [bias])]
+    result = builder("Conv", inputs, shape, "conv", {"group": shape[1]})
+    if activation != "none":
+        gate = builder("Sigmoid", [result], shape, "gate")
+        builder("Mul", [result, gate], shape, "activated")
+    else:
+        builder("Identity", [result], shape, "result")
+    builder.replace_node({1: state} if _has_state_output(node) else {})
+    return True
+
+
+def _has_state_output(node: ir.Node) -> bool:
+    """Whether the state after the call, output 1 of `node`, is used."""
+    if len(node.outputs) < 2:
+        return False
+    return bool(node.outputs[1].uses()) or node.outputs[1].is_graph_output()
+
+
+def _join_conv_state(
+    builder: SubgraphBuilder, source: ir.Value, length: int
+) -> tuple[ir.Value, ir.Value]:
+    """Append the Concat of the past state, or zeros, and `source`; return it and the next state.
+
+    `length` is that of the state: the last positions of the joined tensor.
+    """
+    node, shape = builder.node, list(source.shape or ())
+    total = length + int(ir.require_shape(source)[2] or 0)
+    past = node.inputs[3] if len(node.inputs) > 3 else None
+    joined_shape = [*shape[:2], total]
+    if past is not None:
+        joined = builder("Concat", [past, source], joined_shape, "joined", {"axis": 2})
+    else:
+        pads = builder.constant(np.array([0, 0, length, 0, 0, 0], np.int64), "pads")
+        joined = builder("Pad", [source, pads], joined_shape, "joined")
+    if not _has_state_output(node):
+        return joined, joined
+    return joined, builder.slice_axis(joined, 2, total - length, total, "state")
+
+
+def _compose_gelu(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a Gelu, FastGelu, QuickGelu or BiasGelu of com.microsoft by its formula."""
+    source = ir.require_input(node)
+    shape = list(source.shape or ())
+    builder = SubgraphBuilder(model, node)
+
+    def number(value: float) -> ir.Value:
+        """Add a number as constant."""
+        return builder.constant(np.array(value, np.float32), "constant")
+
+    def binary(op_type: str, first: ir.Value, second: ir.Value) -> ir.Value:
+        """Append an operator of two operands, of which one has the shape of the source."""
+        return builder(op_type, [first, second], shape, op_type.lower())
+
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        source = binary("Add", source, node.inputs[1])
+    if node.op_type == "QuickGelu":
+        factor = float(ir.get_attr(node, "alpha", 1.702))
+        gate = builder("Sigmoid", [binary("Mul", source, number(factor))], shape, "gate")
+        binary("Mul", source, gate)
+    elif node.op_type == "FastGelu":
+        cube = binary("Mul", binary("Mul", source, source), source)
+        inner = binary("Add", source, binary("Mul", cube, number(0.044715)))
+        scaled = binary("Mul", inner, number(math.sqrt(2 / math.pi)))
+        gate = binary("Add", builder("Tanh", [scaled], shape, "gate"), number(1.0))
+        binary("Mul", binary("Mul", source, number(0.5)), gate)
+    else:
+        scaled = binary("Div", source, number(math.sqrt(2)))
+        gate = binary("Add", builder("Erf", [scaled], shape, "gate"), number(1.0))
+        binary("Mul", binary("Mul", source, gate), number(0.5))
+    builder.replace_node()
+    return True
+
+
+_CONTRIB = "com.microsoft"
+
+#: (domain, operator) -> its composition.
+COMPOSITIONS: Mapping[tuple[str, str], Composition] = {
+    ("", "Attention"): compose_attention,
+    ("", "CausalConvWithState"): _compose_causal_conv,
+    ("", "RMSNormalization"): _compose_rms_norm,
+    ("", "RotaryEmbedding"): _compose_rotary_embedding,
+    (_CONTRIB, "BiasGelu"): _compose_gelu,
+    (_CONTRIB, "FastGelu"): _compose_gelu,
+    (_CONTRIB, "Gelu"): _compose_gelu,
+    (_CONTRIB, "QuickGelu"): _compose_gelu,
+}

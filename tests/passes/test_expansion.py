@@ -1,0 +1,345 @@
+"""Composite operators are expanded: compositions and function bodies compute the same, and a target
+gets them only where more is computed in integers.
+"""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from lingeronnx.api import quantize
+from lingeronnx.common.errors import ModelError
+from lingeronnx.ir import ir
+from lingeronnx.ir.function_bodies import find_function_body, has_function_body
+from lingeronnx.quantization.normalize.expansion.expand import can_expand, expand_nodes
+from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.runtime.runners import FloatRunner
+from lingeronnx.runtime.runners.missing_kernels import (
+    check_expanded_nodes,
+    expand_missing_kernels,
+    get_expanded_nodes,
+)
+
+TYPES = {"f": TensorProto.FLOAT, "b": TensorProto.BOOL, "i": TensorProto.INT64}
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def one_node(op_type, inputs, opset, outputs=1, constants=(), domain="", **attributes):
+    """Return a model of one operator and a feed; inputs of None are absent."""
+    names = ["" if array is None else f"x{index}" for index, array in enumerate(inputs)]
+    node = helper.make_node(
+        op_type,
+        names,
+        [f"y{index}" for index in range(outputs)],
+        name="composite",
+        domain=domain,
+        **attributes,
+    )
+    arrays = {name: array for name, array in zip(names, inputs, strict=True) if name}
+    feed = {name: array for name, array in arrays.items() if int(name[1:]) not in constants}
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [
+            helper.make_tensor_value_info(name, TYPES[array.dtype.kind], array.shape)
+            for name, array in feed.items()
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output],
+        [numpy_helper.from_array(arrays[name], name) for name in arrays if name not in feed],
+    )
+    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return ir.from_proto(model), feed
+
+
+def run(model, feed):
+    names = [str(value.name) for value in model.graph.outputs]
+    return {name: array for name, array, _ in FloatRunner(model, names).run(feed)}
+
+
+def expand_and_compare(model, feed, tolerance=2e-5):
+    """Expand the only node, compare all outputs, and return the operators of the result."""
+    expected = run(model, feed)
+    trace_shapes(model, feed)
+    assert expand_nodes(model, {"composite"}) == {"composite"}
+    actual = run(model, feed)
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        assert actual[name].shape == array.shape
+        np.testing.assert_allclose(actual[name], array, atol=tolerance, rtol=tolerance)
+    assert {ir.origin_name(node) for node in model.graph} == {"composite"}
+    return [node.op_type for node in model.graph]
+
+
+HEADS = (draw(1, 2, 5, 8, seed=1), draw(1, 2, 5, 8, seed=2), draw(1, 2, 5, 8, seed=3))
+PACKED = tuple(draw(1, 5, 16, seed=seed) for seed in (1, 2, 3))
+GROUPED = (draw(1, 4, 5, 8, seed=1), *HEADS[1:])
+PAST = (draw(1, 2, 3, 8, seed=4), draw(1, 2, 3, 8, seed=5))
+MASK = np.tril(np.ones((5, 5), bool))
+
+ATTENTIONS = {
+    "heads": (HEADS, {}),
+    "packed": (PACKED, {"q_num_heads": 2, "kv_num_heads": 2}),
+    "grouped": (GROUPED, {}),
+    "packed groups": (
+        (draw(1, 5, 32, seed=1), *PACKED[1:]),
+        {"q_num_heads": 4, "kv_num_heads": 2},
+    ),
+    "one key head": ((draw(1, 4, 5, 8), draw(1, 1, 5, 8, seed=2), draw(1, 1, 5, 8, seed=3)), {}),
+    "causal": (HEADS, {"is_causal": 1}),
+    "causal groups": (GROUPED, {"is_causal": 1}),
+    "softcap": (HEADS, {"softcap": 1.5, "is_causal": 1}),
+    "scale": (HEADS, {"scale": 0.25}),
+    "past": ((*HEADS, None, *PAST), {}),
+    "past, causal": ((*HEADS, None, *PAST), {"is_causal": 1}),
+    "mask": ((*HEADS, draw(5, 5, seed=6)), {}),
+    "mask of heads": ((*HEADS, draw(1, 2, 5, 5, seed=6)), {}),
+    "bools": ((*HEADS, MASK), {}),
+    "values of another size": ((*HEADS[:2], draw(1, 2, 5, 4, seed=3)), {}),
+    "other positions": ((draw(1, 2, 3, 8), *HEADS[1:]), {}),
+}
+
+
+@pytest.mark.parametrize("case", ATTENTIONS)
+def test_an_attention_is_composed(case):
+    inputs, attributes = ATTENTIONS[case]
+    outputs = 3 if "past" in case else 1
+    model, feed = one_node("Attention", inputs, 23, outputs, **attributes)
+    operators = expand_and_compare(model, feed)
+    assert operators.count("MatMul") == 2
+    assert operators.count("Softmax") == 1
+
+
+@pytest.mark.parametrize("case", ["mask", "bools", "mask of heads"])
+def test_a_constant_mask_is_one_addition(case):
+    model, feed = one_node("Attention", ATTENTIONS[case][0], 23, constants={3}, is_causal=1)
+    assert expand_and_compare(model, feed).count("Add") == 1
+
+
+def test_a_row_of_bools_without_any_position_gives_zeros():
+    mask = MASK.copy()
+    mask[2] = False
+    model, feed = one_node("Attention", (*HEADS, mask), 23)
+    trace_shapes(model, feed)
+    expand_nodes(model, {"composite"})
+    result = run(model, feed)["y0"]
+    assert not result[:, :, 2].any()
+    assert np.isfinite(result).all()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "opset", "outputs", "attributes"),
+    [
+        ((*HEADS, None, None, None, np.array([4])), 24, 1, {}),
+        (HEADS, 23, 4, {"qk_matmul_output_mode": 0}),
+    ],
+)
+def test_an_attention_without_composition_gets_its_body(inputs, opset, outputs, attributes):
+    model, feed = one_node("Attention", inputs, opset, outputs, **attributes)
+    expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize("opset", [25, 28])
+@pytest.mark.parametrize("case", ["heads", "causal groups", "softcap", "past, causal"])
+def test_newer_attentions_are_composed(case, opset):
+    inputs, attributes = ATTENTIONS[case]
+    model, feed = one_node("Attention", inputs, opset, 3 if "past" in case else 1, **attributes)
+    assert "MatMul" in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize("axis", [-1, 2])
+def test_an_rms_norm_is_the_layer_norm_of_both_signs(axis):
+    model, feed = one_node(
+        "RMSNormalization", (draw(2, 3, 8), draw(8)), 23, constants={1}, axis=axis, epsilon=1e-3
+    )
+    operators = expand_and_compare(model, feed)
+    assert operators == ["Mul", "Concat", "LayerNormalization", "Slice"]
+
+
+def test_an_rms_norm_over_two_axes_gets_its_body():
+    model, feed = one_node(
+        "RMSNormalization", (draw(2, 3, 8), draw(3, 8)), 23, constants={1}, axis=1
+    )
+    assert "LayerNormalization" not in expand_and_compare(model, feed)
+
+
+TABLES = (np.cos(draw(1, 5, 4, seed=1)), np.sin(draw(1, 5, 4, seed=1)))
+LONG_TABLES = (np.cos(draw(9, 4, seed=1)), np.sin(draw(9, 4, seed=1)))
+ROTARIES = {
+    "heads": ((draw(1, 2, 5, 8), *TABLES), {}),
+    "interleaved": ((draw(1, 2, 5, 8), *TABLES), {"interleaved": 1}),
+    "packed": ((draw(1, 5, 16), *TABLES), {"num_heads": 2}),
+    "packed, interleaved": ((draw(1, 5, 16), *TABLES), {"num_heads": 2, "interleaved": 1}),
+    "part": ((draw(1, 2, 5, 12), *TABLES), {"rotary_embedding_dim": 8}),
+    "positions": (
+        (draw(1, 2, 5, 8), *LONG_TABLES, np.array([[3, 1, 4, 1, 5]])),
+        {"interleaved": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROTARIES)
+def test_a_rotary_embedding_with_constant_tables_is_three_operators(case):
+    inputs, attributes = ROTARIES[case]
+    model, feed = one_node("RotaryEmbedding", inputs, 23, constants={1, 2, 3}, **attributes)
+    assert sorted(expand_and_compare(model, feed)) == ["Add", "Gather", "Mul", "Mul"]
+
+
+def test_a_rotary_embedding_with_computed_tables_gets_its_body():
+    inputs, attributes = ROTARIES["heads"]
+    model, feed = one_node("RotaryEmbedding", inputs, 23, **attributes)
+    assert "Gather" not in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize("bias", [None, draw(4)])
+@pytest.mark.parametrize("past", [None, draw(1, 4, 2, seed=3)])
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_a_causal_convolution_is_composed(bias, past, activation):
+    inputs = (draw(1, 4, 6), draw(4, 1, 3), bias, past)
+    model, feed = one_node(
+        "CausalConvWithState", inputs, 27, 2, constants={1, 2}, activation=activation
+    )
+    assert "Conv" in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize("op_type", ["Gelu", "FastGelu", "QuickGelu", "BiasGelu"])
+def test_the_gelus_of_other_tools_become_formulas(op_type):
+    inputs = (draw(2, 8), draw(8)) if op_type == "BiasGelu" else (draw(2, 8),)
+    model, feed = one_node(op_type, inputs, 17, constants={1}, domain="com.microsoft")
+    expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "opset", "attributes"),
+    [
+        ("DepthToSpace", (draw(1, 8, 2, 3),), 13, {"blocksize": 2}),
+        ("DepthToSpace", (draw(1, 8, 2, 3),), 28, {"blocksize": 2, "mode": "CRD"}),
+        ("SpaceToDepth", (draw(1, 2, 4, 6),), 28, {"blocksize": 2}),
+        ("GroupNormalization", (draw(1, 4, 6), draw(4), draw(4)), 21, {"num_groups": 2}),
+        ("MeanVarianceNormalization", (draw(1, 2, 4, 4),), 13, {}),
+        ("ReduceL2", (draw(1, 2, 4),), 18, {}),
+    ],
+)
+def test_operators_with_function_bodies_are_expanded(op_type, inputs, opset, attributes):
+    model, feed = one_node(op_type, inputs, opset, **attributes)
+    if not can_expand(next(iter(model.graph)), opset):
+        assert opset < 28, "onnx has bodies of all of these today"
+        pytest.skip("no function body in this opset")
+    expand_and_compare(model, feed)
+
+
+def test_bodies_are_those_of_the_models_opset():
+    model, _ = one_node("Swish", (draw(2, 3),), 24, alpha=0.5)
+    node = next(iter(model.graph))
+    assert has_function_body(node, 24)
+    assert not has_function_body(node, 23)  # there is no Swish
+    assert find_function_body(node, 28).opset_import[0].version == 28
+
+
+@pytest.mark.parametrize("opset", [24, 26, 28])
+def test_operators_without_kernel_are_expanded_and_checked(opset):
+    model, feed = one_node("Swish", (draw(2, 3),), opset, alpha=0.5)
+    count = expand_missing_kernels(model)
+    if not count:  # onnxruntime has it in this opset
+        assert [node.op_type for node in model.graph] == ["Swish"]
+        return
+    assert "Swish" not in [node.op_type for node in model.graph]
+    x = feed["x0"].astype(np.float64)
+    expected = x / (1 + np.exp(-0.5 * x))
+    np.testing.assert_allclose(run(model, feed)["y0"], expected, atol=1e-6)
+    nodes = get_expanded_nodes(model)
+    arrays = {**feed, **run(model, feed)}
+    (note,) = check_expanded_nodes(nodes, opset, lambda names: {n: arrays[n] for n in names})
+    assert "1 of 1 nodes checked" in note
+    arrays["y0"] = arrays["y0"] + 1
+    with pytest.raises(ModelError, match="Swish composite: its function body computes another"):
+        check_expanded_nodes(nodes, opset, lambda names: {n: arrays[n] for n in names})
+
+
+def test_a_nested_body_is_expanded_too():
+    model, feed = one_node("SwiGLU", (draw(2, 3), draw(2, 3, seed=1)), 28)
+    assert expand_missing_kernels(model)
+    gate, linear = feed["x0"], feed["x1"]
+    np.testing.assert_allclose(
+        run(model, feed)["y0"], gate / (1 + np.exp(-gate)) * linear, atol=1e-6
+    )
+
+
+def test_float_runners_replace_missing_kernels_in_a_copy():
+    model, feed = one_node("SwiGLU", (draw(2, 3), draw(2, 3, seed=1)), 28)
+    assert run(model, feed)["y0"].shape == (2, 3)
+    assert [node.op_type for node in model.graph] == ["SwiGLU"]
+
+
+# ---- what a target gets --------------------------------------------------------------------------
+
+
+def block(node, extra=(), size=16, opset=23):
+    """Return a model: linear, `node` from h to a, linear."""
+    weight = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5, size])
+    arrays = {"w": draw(size, size) / 4, "v": draw(size, size, seed=1) / 4, **dict(extra)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
+        node,
+        helper.make_node("MatMul", ["a", "v"], ["y"], name="last"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [weight],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, size])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+NODES = {
+    "attention": helper.make_node(
+        "Attention", ["h", "h", "h"], ["a"], q_num_heads=2, kv_num_heads=2, is_causal=1
+    ),
+    "rms norm": helper.make_node("RMSNormalization", ["h", "g"], ["a"]),
+    "rotary": helper.make_node("RotaryEmbedding", ["h", "c", "s"], ["a"], num_heads=4),
+    "rotary, interleaved": helper.make_node(
+        "RotaryEmbedding", ["h", "c", "s"], ["a"], num_heads=4, interleaved=1
+    ),
+}
+EXTRA = {
+    "g": 1 + draw(16) / 8,
+    "c": np.cos(draw(1, 5, 2, seed=8)),
+    "s": np.sin(draw(1, 5, 2, seed=8)),
+}
+
+
+def quantized(model, platform, **settings):
+    calib = {"x": draw(32, 5, 16, seed=9)}
+    return quantize(model, calib, platform=platform, effort="fast", **settings)
+
+
+@pytest.mark.parametrize("case", NODES)
+def test_a_composite_between_layers_becomes_integer(case):
+    node = NODES[case]
+    extra = {name: EXTRA[name] for name in node.input if name in EXTRA}
+    data = {"x": draw(16, 5, 16, seed=10)}
+    result = quantized(block(node, extra.items()), "generic", eval=data, metric="sqnr")
+    assert result.report.integer_macs == 1
+    assert not result.report.float_nodes
+    assert any(f"{node.op_type}: expanded" in note for note in result.report.notes)
+    assert result.report.accuracy["integer"] > 20
+
+
+def test_a_chip_that_would_need_the_host_between_keeps_the_operator():
+    model = onnx.ModelProto()
+    model.CopyFrom(block(NODES["attention"]))
+    del model.graph.node[-1]
+    model.graph.output[0].name = "a"
+    result = quantized(model, "venus")  # venus has no correct Softmax
+    assert result.report.chip_ready
+    assert any("stays on the host" in note for note in result.report.notes)
+
+
+def test_a_skipped_composite_is_not_expanded():
+    result = quantized(block(NODES["attention"]), "generic", skip=["type:Attention"])
+    assert ["skipped" in node.why for node in result.report.float_nodes] == [True]
