@@ -92,7 +92,7 @@ def _build_body(node: ir.Node, schema: _FunctionSchema, version: int) -> bytes |
     None if the schema builds none for them.
     """
     types = [_make_type(value).SerializeToString() for value in node.inputs]
-    proto = ir.node_proto(node).SerializeToString()
+    proto = ir.serialize_node(node).SerializeToString()
     try:
         return schema.get_context_dependent_function_with_opset_version(version, proto, types)
     except (RuntimeError, ValueError):

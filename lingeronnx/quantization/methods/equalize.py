@@ -28,13 +28,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...ir import float_ops, ir
-from ...operators.integer_ops import ADD, AVG_POOL2D, MAX_POOL, RELU
-from ...operators.lowerings import Op
+from ...ir import ir
 from ...runtime.runners import FloatRunner
-from ..factor_groups import FactorSets, pin_boundary_tensors
-from ..partition import Partition, quantized_tensors
+from ..partition import Partition
 from ..scales.scale_policy import ScalePolicy
+from .channel_groups import ChannelGroup, find_channel_groups
 from .factors import apply_factors, multiply_factors
 
 __all__ = ["ChannelStats", "equalize_channels"]
@@ -50,7 +48,6 @@ _WEIGHTINGS = (
 _MIN_IMPROVEMENT = 0.98  # factors must predict less than this times the noise without them
 _DEAD_CHANNEL_RATIO = 1e-6
 _MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minimum
-_CHANNELWISE_OPS = frozenset({RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name})
 _DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 
 
@@ -64,15 +61,6 @@ class ChannelStats:
     def scale_by(self, factors: np.ndarray) -> ChannelStats:
         """Return the statistics of the tensor multiplied by `factors` [C], one per channel."""
         return ChannelStats(self.max_abs * factors, self.mean_square * factors**2)
-
-
-@dataclass(frozen=True)
-class _ChannelGroup:
-    """Tensors that share factors per channel, their producing layers and their consuming layers."""
-
-    tensors: tuple[str, ...]
-    producers: tuple[ir.Node, ...]
-    consumers: tuple[ir.Node, ...]
 
 
 def equalize_channels(
@@ -108,7 +96,7 @@ def equalize_channels(
         {tensor: factors, float64 [channels]}; a tensor is multiplied by its factors. Tensors
         without change are left out.
     """
-    groups = _find_channel_groups(partition)
+    groups = find_channel_groups(partition)
     if not groups:
         return {}
     if known_stats is None:
@@ -162,72 +150,6 @@ def _collect_channel_stats(
     return stats
 
 
-def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
-    """Return groups of tensors whose channels correspond one to one and may have free factors.
-
-    A group has at least one producing and one consuming layer, and no tensor that must not change,
-    such as a graph input.
-    """
-    factor_sets = FactorSets()
-    pin_boundary_tensors(factor_sets, partition)
-    for node, op in partition.integer_nodes:
-        _add_channel_constraints(factor_sets, node, op)
-    layers = _find_absorbing_layers(partition)
-    groups = []
-    for tensors in factor_sets.groups().values():
-        members = set(tensors)
-        producers = tuple(node for node in layers if ir.output_name(node) in members)
-        consumers = tuple(node for node in layers if ir.input_name(node) in members)
-        if factor_sets.is_free(tensors) and producers and consumers:
-            groups.append(_ChannelGroup(tuple(tensors), producers, consumers))
-    return groups
-
-
-def _find_absorbing_layers(partition: Partition) -> list[ir.Node]:
-    """Return the layers whose weights can absorb factors of input and output, in graph order."""
-    return [
-        node
-        for node, op in partition.integer_nodes
-        if op.scale_constraints.factor_behavior == "absorbed"
-    ]
-
-
-def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> None:
-    """Join the tensors of `node` in `factor_sets` if its channels run through it, or fix them.
-
-    Joined tensors share factors; fixed ones have none. Layers (Conv, Linear) do neither, except
-    that a Linear on other than two axes fixes its input and output. Relu, pools, Add and a flatten
-    of [N, C, 1, 1] join their data inputs with the output. All other operators fix their quantized
-    tensors.
-    """
-    inputs = [ir.input_name(node, index) for index in op.data(node)]
-    output = ir.output_name(node)
-    if node.op_type in ("Conv", "Linear"):
-        factor_sets.find(inputs[0])
-        factor_sets.find(output)
-        rank = len(ir.get_shape(node.outputs[0]) or ())
-        if node.op_type == "Linear" and rank != 2:  # its channels are not on axis 1
-            factor_sets.pin(inputs[0])
-            factor_sets.pin(output)
-    elif op.name in _CHANNELWISE_OPS or _is_flatten_of_1x1(node):
-        for name in inputs:
-            factor_sets.union(name, output)
-    else:
-        for name in quantized_tensors(node, op):
-            factor_sets.pin(name)
-
-
-def _is_flatten_of_1x1(node: ir.Node) -> bool:
-    """Whether `node` reshapes [N, C, 1, 1] to [N, C]."""
-    if node.op_type not in float_ops.RESHAPING_OPS:
-        return False
-    before = ir.get_shape(node.inputs[0]) or ()
-    after = ir.get_shape(node.outputs[0]) or ()
-    if len(before) != 4 or len(after) != 2:
-        return False
-    return before[2:] == (1, 1) and before[1] == after[1]
-
-
 class _PredictedNoise:
     """Predicted noise of a group of tensors as a function of its factors, one per channel.
 
@@ -254,7 +176,7 @@ class _PredictedNoise:
     """
 
     def __init__(
-        self, group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+        self, group: ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
     ) -> None:
         """Collect weight ranges, statistics and powers of the layers of `group`.
 
@@ -381,7 +303,7 @@ def _max_integer(bits: int) -> int:
 
 
 def _choose_factors(
-    group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+    group: ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
 ) -> np.ndarray | None:
     """Return the factors of `group` with the lowest predicted noise, float64 [C], or None.
 
@@ -405,7 +327,7 @@ def _choose_factors(
     return best_factors
 
 
-def _is_equalizable(group: _ChannelGroup, stats: Mapping[str, ChannelStats]) -> bool:
+def _is_equalizable(group: ChannelGroup, stats: Mapping[str, ChannelStats]) -> bool:
     """Whether the layers of `group` agree on the number of channels and have statistics.
 
     False if a layer lacks statistics of its input or output, or is a BatchNormalization. The

@@ -41,10 +41,8 @@ def expand_missing_kernels(model: ir.Model) -> int:
         return 0
     main_nodes = set(model.graph)
     for _ in range(_MAX_DEPTH):
-        nodes = [
-            node for node in ir.iter_nodes_recursive(model.graph) if _lacks_kernel(node, opset)
-        ]
-        protos = {node: ir.node_proto(node) for node in nodes if node in main_nodes}
+        nodes = [node for node in model.graph.all_nodes() if _lacks_kernel(node, opset)]
+        protos = {node: ir.serialize_node(node) for node in nodes if node in main_nodes}
         expanded = expand_to_bodies(model, nodes)
         if not expanded:
             break
@@ -61,9 +59,9 @@ def replace_missing_kernels(model: ir.Model) -> ir.Model:
     opset = ir.get_opset(model)
     if opset < _FIRST_TESTED_OPSET:
         return model
-    if not any(_lacks_kernel(node, opset) for node in ir.iter_nodes_recursive(model.graph)):
+    if not any(_lacks_kernel(node, opset) for node in model.graph.all_nodes()):
         return model
-    copy = ir.clone(model)
+    copy = model.clone()
     expand_missing_kernels(copy)
     return copy
 
@@ -80,7 +78,7 @@ def _lacks_kernel(node: ir.Node, opset: int) -> bool:
         return False
     if not has_function_body(node, opset):
         return False
-    proto = ir.node_proto(node)
+    proto = ir.serialize_node(node)
     inputs: list[onnx.ValueInfoProto] = []
     for value in node.inputs:
         if value is not None and value.name not in {info.name for info in inputs}:
