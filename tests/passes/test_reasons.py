@@ -26,6 +26,7 @@ EVERY = {step.name: step for step in (*ENTRY_PASSES, *CONTROL_FLOW_PASSES, *NORM
 COMPLETE = {
     "sound",
     "inline-functions",
+    "missing-kernels",
     "prepare",
     "refuse",
     "float32",

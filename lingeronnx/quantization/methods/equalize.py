@@ -22,13 +22,14 @@ is dead in any of the three keeps factor 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ...ir import ir
+from ...operators.batch_norm.lowering import fold_batch_norm_parameters
 from ...runtime.runners import FloatRunner
 from ..partition import Partition
 from ..scales.scale_policy import ScalePolicy
@@ -115,11 +116,11 @@ def equalize_channels(
             if group_factors is None:
                 continue
             changed = True
-            step = dict.fromkeys(group.tensors, group_factors)
+            step = {name: group_factors[group.classes[name]] for name in group.tensors}
             apply_factors(partition, step)
             factors = multiply_factors(factors, step)
             for name in stats.keys() & set(group.tensors):
-                stats[name] = stats[name].scale_by(group_factors)
+                stats[name] = stats[name].scale_by(step[name])
         if not changed:
             break
     return factors
@@ -183,39 +184,62 @@ class _PredictedNoise:
         All their inputs and outputs must be in `stats`; `policy` gives the bit widths.
         """
         self._max_activation_integer = _max_integer(policy.width(*group.tensors))
-        self._producers = [_Producer.from_node(node, stats, policy) for node in group.producers]
-        self._consumers = [_Consumer.from_node(node, stats, policy) for node in group.consumers]
-        self.producer_max_abs = np.max([producer.max_abs for producer in self._producers], axis=0)
-        self.consumer_max_abs = np.max([consumer.max_abs for consumer in self._consumers], axis=0)
-        self.activation_max_abs = np.max([c.input_stats.max_abs for c in self._consumers], axis=0)
+        self._is_free = group.is_free
+        producers = [(node, group.output_classes(node)) for node in group.producers]
+        consumers = [(node, group.input_classes(node)) for node in group.consumers]
+        self._producers = [
+            _Producer.from_node(node, classes, stats, policy) for node, classes in producers
+        ]
+        self._consumers = [
+            _Consumer.from_node(node, classes, stats, policy) for node, classes in consumers
+        ]
+        self.producer_max_abs = self._max_by_class(
+            (producer.classes, producer.max_abs) for producer in self._producers
+        )
+        self.consumer_max_abs = self._max_by_class(
+            (consumer.classes, consumer.max_abs) for consumer in self._consumers
+        )
+        self.activation_max_abs = self._max_by_class(
+            (consumer.classes, consumer.input_stats.max_abs) for consumer in self._consumers
+        )
+
+    def _max_by_class(self, ranges: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Return the largest value of each class, 0 without any; `ranges` are (classes, values)."""
+        largest = np.zeros(len(self._is_free))
+        for classes, values in ranges:
+            np.maximum.at(largest, classes, values)
+        return largest
 
     def alive(self) -> np.ndarray:
-        """Return a mask of the channels that may be scaled, bool [C].
+        """Return a mask of the classes of channels that may be scaled, bool [C].
 
-        Their largest producing weight, activation and consuming weight must each exceed 1e-6 times
-        the largest of all channels.
+        They are free, and their largest producing weight, activation and consuming weight must
+        each exceed 1e-6 times the largest of all channels.
         """
         ranges = (self.producer_max_abs, self.consumer_max_abs, self.activation_max_abs)
         is_alive = [r > _DEAD_CHANNEL_RATIO * max(r.max(), 1e-300) for r in ranges]
-        return np.asarray(np.all(is_alive, axis=0))
+        return np.asarray(np.all([*is_alive, self._is_free], axis=0))
 
     def __call__(self, s: np.ndarray) -> float:
-        """Return the predicted noise of the group for the factors `s` [C] of its channels.
+        """Return the predicted noise of the group for the factors `s` [C] of its classes.
 
         It is the sum of the consuming layers' output noise, each relative to its output power.
         """
         weight_noise = np.zeros(len(s))
         for producer in self._producers:
-            max_abs = (s * producer.max_abs).max()
-            weight_noise += (max_abs / producer.max_integer) ** 2 * producer.input_power
+            max_abs = (s[producer.classes] * producer.max_abs).max()
+            noise = (max_abs / producer.max_integer) ** 2 * producer.input_power
+            np.add.at(weight_noise, producer.classes, noise)
         total = 0.0
         for consumer in self._consumers:
-            step_x = (s * consumer.input_stats.max_abs).max() / self._max_activation_integer
-            step_w = (consumer.max_abs / s).max() / consumer.max_integer
-            gain = np.square(consumer.columns).sum(axis=1) / s**2
-            noise = (gain * (step_x**2 + weight_noise)).sum() + step_w**2 * consumer.columns.shape[
-                1
-            ] * (s**2 * consumer.input_stats.mean_square).sum()
+            factors = s[consumer.classes]
+            step_x = (factors * consumer.input_stats.max_abs).max() / self._max_activation_integer
+            step_w = (consumer.max_abs / factors).max() / consumer.max_integer
+            gain = np.square(consumer.columns).sum(axis=1) / factors**2
+            input_noise = step_x**2 + weight_noise[consumer.classes]
+            noise = (gain * input_noise).sum() + step_w**2 * consumer.columns.shape[1] * (
+                factors**2 * consumer.input_stats.mean_square
+            ).sum()
             total += float(noise) / max(consumer.output_power, 1e-300)
         return total
 
@@ -225,6 +249,8 @@ class _Producer(NamedTuple):
 
     Attributes
     ----------
+    classes
+        Class of each output channel.
     max_abs
         Largest magnitude of the weights of each output channel.
     input_power
@@ -233,13 +259,18 @@ class _Producer(NamedTuple):
         Largest integer of its weights.
     """
 
+    classes: np.ndarray
     max_abs: np.ndarray
     input_power: np.ndarray
     max_integer: int
 
     @classmethod
     def from_node(
-        cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+        cls,
+        node: ir.Node,
+        classes: np.ndarray,
+        stats: Mapping[str, ChannelStats],
+        policy: ScalePolicy,
     ) -> _Producer:
         """Return the data of the layer `node` that writes tensors of a group.
 
@@ -248,6 +279,7 @@ class _Producer(NamedTuple):
         """
         weight = _weight_array(node)
         return cls(
+            classes,
             np.abs(weight).reshape(len(weight), -1).max(axis=1),
             _fan_in_power(node, stats),
             _max_integer(policy.weight_bits_for(ir.input_name(node, 1))),
@@ -259,6 +291,8 @@ class _Consumer(NamedTuple):
 
     Attributes
     ----------
+    classes
+        Class of each input channel.
     columns
         Weights of each input channel, [C, n].
     max_abs
@@ -271,6 +305,7 @@ class _Consumer(NamedTuple):
         Largest integer of its weights.
     """
 
+    classes: np.ndarray
     columns: np.ndarray
     max_abs: np.ndarray
     input_stats: ChannelStats
@@ -279,16 +314,20 @@ class _Consumer(NamedTuple):
 
     @classmethod
     def from_node(
-        cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+        cls,
+        node: ir.Node,
+        classes: np.ndarray,
+        stats: Mapping[str, ChannelStats],
+        policy: ScalePolicy,
     ) -> _Consumer:
         """Return the data of the layer `node` that reads tensors of a group.
 
         They are its weights by input channel with their largest magnitudes, its input's statistics,
         its output power, and the largest weight integer.
         """
-        group = int(ir.get_attr(node, "group", 1))
-        columns = _weights_by_input_channel(_weight_array(node), group)
+        columns = _weights_by_input_channel(_weight_array(node), _count_groups(node))
         return cls(
+            classes,
             columns,
             np.abs(columns).max(axis=1),
             stats[ir.input_name(node)],
@@ -330,17 +369,18 @@ def _choose_factors(
 def _is_equalizable(group: ChannelGroup, stats: Mapping[str, ChannelStats]) -> bool:
     """Whether the layers of `group` agree on the number of channels and have statistics.
 
-    False if a layer lacks statistics of its input or output, or is a BatchNormalization. The
-    numbers of channels are those of the consumers' inputs and of the producers' weights.
+    False if a layer lacks statistics of its input or output. The numbers of channels are those of
+    the consumers' inputs and of the producers' weights.
     """
     for node in (*group.producers, *group.consumers):
         if ir.input_name(node) not in stats or ir.output_name(node) not in stats:
             return False
-        if node.op_type == "BatchNormalization":
+    for node in group.consumers:
+        if len(stats[ir.input_name(node)].max_abs) != len(group.input_classes(node)):
             return False
-    channel_counts = {len(stats[ir.input_name(node)].max_abs) for node in group.consumers}
-    channel_counts |= {len(_weight_array(node)) for node in group.producers}
-    return len(channel_counts) == 1
+    return all(
+        len(_weight_array(node)) == len(group.output_classes(node)) for node in group.producers
+    )
 
 
 def _solve_factors(
@@ -368,10 +408,24 @@ def _solve_factors(
 
 
 def _weight_array(node: ir.Node) -> np.ndarray:
-    """Return the constant weights (input 1) of the layer `node` as float64."""
+    """Return the constant weights of the layer `node` as float64 [O, I/group, ...].
+
+    Those of a BatchNormalization are its factors, [C, 1].
+    """
+    if node.op_type == "BatchNormalization":
+        folded = fold_batch_norm_parameters(node)
+        assert folded is not None
+        return folded[0][:, None]
     array = ir.const_value(node.inputs[1])
     assert array is not None
     return array.astype(np.float64)
+
+
+def _count_groups(node: ir.Node) -> int:
+    """Return the number of groups of a layer; each channel of a BatchNormalization is one."""
+    if node.op_type == "BatchNormalization":
+        return len(_weight_array(node))
+    return int(ir.get_attr(node, "group", 1))
 
 
 def _weights_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
@@ -387,7 +441,7 @@ def _fan_in_power(node: ir.Node, stats: Mapping[str, ChannelStats]) -> np.ndarra
     If the input's statistics have another number of channels, their mean counts for each.
     """
     weight = _weight_array(node)
-    group, depth = int(ir.get_attr(node, "group", 1)), weight.shape[1]
+    group, depth = _count_groups(node), weight.shape[1]
     power = stats[ir.input_name(node)].mean_square
     if len(power) != group * depth:
         power = np.full(group * depth, power.mean())

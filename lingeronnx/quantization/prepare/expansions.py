@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from ...ir import ir
-from ...operators.rules.macs import count_macs
+from ...operators.macs import count_macs
 from ...targets import Target
 from ..normalize.expansion.expand import can_expand
 from ..partition import Partition, count_float_operations
