@@ -31,6 +31,7 @@ from .packer.memory.plan import MemoryPlan, plan_memory, resolve_placements
 from .packer.options import SHARE, PackerOptions, parse_packer_arguments
 from .packer.packer_graph import PackerGraph, PackerStep
 from .packer.verified_placements import find_assumptions
+from .packer.version_rules import check_version_refusals
 from .packer_profile import get_kernel_costs, get_packer_profile
 from .timing import estimate_latency
 
@@ -193,6 +194,7 @@ def evaluate_plan(
     findings = [
         *prepared.findings,
         *check_placement(plan),
+        *check_version_refusals(plan),
         *_check_capacity(net, memory_plan, target),
         *check_correctness(plan),
         *check_overruns(net, memory_plan, profile, plan.placements),

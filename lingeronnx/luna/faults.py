@@ -250,6 +250,7 @@ class LunaFault(Enum):
     DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not used"
     DIV_STOPS = "div-stops", "iqDiv stops the executor with an error: it is not used"
     MUL_STOPS = "mul-stops", "iqMul stops the executor with an error: it is not used"
+    SIGMOID_WIDE = "sigmoid-stops", "iqSigmoid of int32 crashes: it is not used"
     AVGPOOL_LARGE = (
         "avgpool-large",
         "an average of a map of more than 65536 bytes crashes: it is computed in steps",

@@ -242,7 +242,7 @@ class PackerProfile:
     operators: tuple[str, ...] = _OPERATORS
     conv_output_bits: tuple[int, ...] = (8, 16, 32)  # o_bits of a Conv2dInt that packs
     linear_output_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is correct
-    layer_norm_weight_bytes: int = 1  # size of an element of a LayerNormInt's weight
+    layer_norm_weight_bytes: int = 1  # size of an element of a LayerNormInt's weight; 0: any
     min_layer_norm_length: int = 1  # shortest row of a LayerNormInt that is computed correctly
     # Whether LayerNormInt writes rows past the end of a bias in shared memory.
     layer_norm_writes_past_bias: bool = True
@@ -260,7 +260,7 @@ class PackerProfile:
     needs_input_scale: bool = True
     supports_batch: bool = False  # whether convolutions compute more than the first sample
     unverified_operators: tuple[str, ...] = ()  # operators that pack, but were not measured
-    # Input width of each activation that is computed from a table; other widths are wrong.
+    # Input width of each activation that is computed from a table, 0 for any; others are wrong.
     lut_input_bits: Mapping[str, int] = field(default_factory=dict)
     # Axis attributes for which SoftmaxInt is correct; None: all.
     correct_softmax_axes: tuple[int, ...] | None = None
@@ -278,6 +278,9 @@ class PackerProfile:
     # Whether other input widths than `lut_input_bits` do not pack.
     refuses_lut_widths: bool = False
     refused_quant_modes: tuple[str, ...] = ()  # values of quant_mode that do not pack
+    refusals: tuple[str, ...] = ()  # further rules: keys of `packer.version_rules.REFUSALS`
+    # Operators that the executor computes although the quantizer never writes them.
+    unwritten_operators: tuple[str, ...] = ()
     # Support of 4-bit weights, by operator.
     narrow: Mapping[str, Int4Support] = field(default_factory=lambda: _ARCS_VENUSA_INT4_SUPPORT)
 

@@ -201,13 +201,14 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
     node = plan.get_placed_step(step)
     profile = get_packer_profile(plan.target)
     yield from _check_operator_support(plan, step)
-    if step.op in profile.lut_input_bits and 8 * node.x.width != profile.lut_input_bits[step.op]:
+    lut_input_bits = profile.lut_input_bits.get(step.op, 0)
+    if lut_input_bits and 8 * node.x.width != lut_input_bits:
         make_finding = make_wrong_result_finding
         if profile.refuses_lut_widths:
             make_finding = make_refusal_finding
         yield make_finding(
             step,
-            f"the input of a {step.op} must have {profile.lut_input_bits[step.op]} bits",
+            f"the input of a {step.op} must have {lut_input_bits} bits",
             8 * node.x.width,
             "add a Requant",
         )
@@ -268,7 +269,7 @@ def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[Ve
             "it could not be measured",
             "leave it in float",
         )
-    elif not plan.target.can_run(step.op):
+    elif not plan.target.can_run(step.op) and step.op not in profile.unwritten_operators:
         yield make_wrong_result_finding(
             step,
             f"the executor of {plan.target.name} must compute the operator correctly",
@@ -304,7 +305,7 @@ def _check_layer_norm(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictF
         )
     elif is_2d:
         yield from _check_2d_layer_norm(step, node.x.elements // row_length)
-    if node.inputs[1].width != profile.layer_norm_weight_bytes:
+    if profile.layer_norm_weight_bytes not in (0, node.inputs[1].width):
         yield make_wrong_result_finding(
             step,
             f"the weight of a LayerNormInt must have {8 * profile.layer_norm_weight_bytes} bits",

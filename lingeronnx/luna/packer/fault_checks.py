@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ...operators.integer_ops import AVG_POOL2D, CONCAT, CONV1D, DIV, GRU, LSTM, MUL
+from ...operators.integer_ops import AVG_POOL2D, CONCAT, CONV1D, DIV, GRU, LSTM, MUL, SIGMOID
 from ...targets.verdict import VerdictFinding
 from ..faults import LunaFault
 from ..packer_profile import AverageRescale, get_packer_profile
@@ -98,6 +98,11 @@ def _find_large_average(plan: PlannedGraph, step: PackerStep) -> str | None:
     return f"{size} bytes" if size > _LARGE_MAP_BYTES else None
 
 
+def _find_wide_input(plan: PlannedGraph, step: PackerStep) -> str | None:
+    """Return the width of an input of 32 bits, else None."""
+    return "32 bits" if plan.graph.tensors[step.inputs[0]].width == 4 else None
+
+
 _LARGE_MAP_BYTES = 65536
 
 #: Fault -> operator -> which of its nodes trigger it.
@@ -115,6 +120,7 @@ FAULT_CHECKS: Mapping[LunaFault, Mapping[str, tuple[FaultCheck, ...]]] = Mapping
         LunaFault.GRU_STATE: {GRU.name: (_find_used_state,)},
         LunaFault.GRU_FIRST_STATE: {GRU.name: (_find_first_state,)},
         LunaFault.GRU_NEEDS_STATE: {GRU.name: (_find_missing_state, _find_batch_first)},
+        LunaFault.SIGMOID_WIDE: {SIGMOID.name: (_find_wide_input,)},
         LunaFault.LSTM_CELL: {LSTM.name: (_find_used_cell,)},
     }
 )

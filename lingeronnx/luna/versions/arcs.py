@@ -11,7 +11,8 @@ from ...targets.arithmetic import (
 )
 from ..common import NO_LEFT_SHIFT
 from ..faults import LunaFault
-from .delta import READ_ONLY, VersionDelta
+from ..packer_profile import ARCS
+from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
 
 __all__ = ["DELTAS"]
 
@@ -19,6 +20,42 @@ _GRU = GruArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, form=GruVariant.RESET_
 _LSTM = LstmArithmetic(
     NO_LEFT_SHIFT, ActivationTable.ARCS, form=LstmFormat.Q27, follows_batch_first=True
 )
+
+#: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
+_NEWEST_FIXED_FAULTS = (
+    LunaFault.CLIP,
+    LunaFault.PRELU,
+    LunaFault.TANH,
+    LunaFault.SUB_PLACEMENT,
+    LunaFault.NORM_PLACEMENT,
+    LunaFault.NORM_AREA,
+    LunaFault.GRU_STATE,
+)
+_NEWEST_PACKING = {
+    "operators": (*ARCS.operators, "BatchNorm1dInt", "Clip", "PRelu", "Relux"),
+    "unwritten_operators": ("BatchNorm1dInt", "Clip", "PRelu", "Relux", "iqTanh", "GluInt"),
+    "lut_input_bits": {"iqSigmoid": 0, "iqTanh": 32},
+    "conv": {"max_kernel": 12, "max_kernel_dilated": 5},
+    "follow_batch_first": ("LSTMInt", "GRUInt"),
+    "overruns": {"LayerNormInt": "none"},
+    "work_areas": {
+        "LayerNormInt": "layer norm arcs Q15",
+        "BatchNorm1dInt": "batch norm 1d",
+        "iqTanh": "curve Q27",
+    },
+    "refusals": (
+        *COMMON_REFUSALS,
+        "gru state input",
+        "average kernel 7",
+        "max pool psram",
+        "output bits 8 or 32",
+        "one sample 1d",
+        "no dilation 1d",
+        "wide tanh scale",
+        "int4 linear width",
+        "requant widening",
+    ),
+}
 
 DELTAS = (
     VersionDelta(version="3.0.5", unmeasured=READ_ONLY),
@@ -40,5 +77,12 @@ DELTAS = (
     VersionDelta(
         version="3.0.10", packing={"conv": {"supports_groups_1d": True}, "refuses_lut_widths": True}
     ),
-    VersionDelta(version="2026-08-20", arithmetic={"LSTMInt": _LSTM}, unmeasured=READ_ONLY),
+    VersionDelta(
+        version="2026-08-20",
+        arithmetic={"LSTMInt": _LSTM},
+        unmeasured=READ_ONLY,
+        fixed_faults=_NEWEST_FIXED_FAULTS,
+        new_faults=(LunaFault.SIGMOID_WIDE,),
+        packing=_NEWEST_PACKING,
+    ),
 )

@@ -12,12 +12,34 @@ from ...targets.arithmetic import Arithmetic
 from ..faults import LunaFault, build_unsupported_reasons
 from ..packer_profile import PackerVendor
 
-__all__ = ["READ_ONLY", "VersionDelta", "build_versions"]
+__all__ = ["COMMON_REFUSALS", "READ_ONLY", "VersionDelta", "build_versions"]
 
 _Value = TypeVar("_Value")
 
 #: Why a version is not measured, if its packer and executor were compared as text only.
 READ_ONLY = "known from its source text only; packer and executor were not run"
+
+#: Refusals of the packer's text of 2026-08-20 on all chips; keys of `packer.version_rules`.
+COMMON_REFUSALS = (
+    "lstm batch",
+    "lstm psram",
+    "lstm state scale",
+    "gru attributes",
+    "norm scales",
+    "batch norm psram",
+    "pad psram",
+    "average stride",
+    "average ceil",
+    "max pool stride",
+    "pad below kernel",
+    "one sample",
+    "relu shift",
+    "slice step",
+    "softmax axis",
+    "requant psram",
+    "dequant scale",
+    "prelu shifts",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

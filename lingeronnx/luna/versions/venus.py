@@ -14,7 +14,8 @@ from ...targets.arithmetic import (
 from ...targets.limits import RecurrentLimits
 from ..common import NO_LEFT_SHIFT
 from ..faults import LunaFault
-from .delta import READ_ONLY, VersionDelta
+from ..packer_profile import VENUS
+from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
 
 __all__ = ["DELTAS"]
 
@@ -28,6 +29,42 @@ _LSTM = LstmArithmetic(
     form=LstmFormat.Q15_CLIPPED_CELL,
     follows_batch_first=True,
 )
+
+#: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
+_NEWEST_FIXED_FAULTS = (
+    LunaFault.CLIP,
+    LunaFault.PRELU,
+    LunaFault.SUB_PLACEMENT,
+    LunaFault.NORM_PLACEMENT,
+    LunaFault.NORM_AREA,
+    LunaFault.NORM_SHORT,
+    LunaFault.NORM_RANK,
+    LunaFault.PAD_MODES,
+    LunaFault.LSTM_CELL,
+    LunaFault.GRU_STATE,
+    LunaFault.GRU_FIRST_STATE,
+)
+_NEWEST_PACKING = {
+    "operators": (*VENUS.operators, "BatchNorm1dInt", "Clip", "PRelu"),
+    "unwritten_operators": ("BatchNorm1dInt", "Clip", "PRelu", "GluInt"),
+    "min_layer_norm_length": 1,
+    "layer_norm_weight_bytes": 0,
+    "supports_2d_layer_norm": False,
+    "overruns": {"LayerNormInt": "none"},
+    "work_areas": {"LayerNormInt": "layer norm venus Q15", "BatchNorm1dInt": "batch norm 1d"},
+    "refusals": (
+        *COMMON_REFUSALS,
+        "norm rank",
+        "norm parameter_bits",
+        "average kernel 5",
+        "average psram",
+        "average scale",
+        "concat psram",
+        "output bits 8",
+        "linear weight bits",
+        "tanh scale",
+    ),
+}
 
 DELTAS = (
     VersionDelta(version="3.0.5", unmeasured=READ_ONLY),
@@ -65,5 +102,7 @@ DELTAS = (
             "LSTMInt": replace(_LSTM, from_zero=False, form=LstmFormat.Q15_WIDE_CELL),
         },
         unmeasured=READ_ONLY,
+        fixed_faults=_NEWEST_FIXED_FAULTS,
+        packing=_NEWEST_PACKING,
     ),
 )

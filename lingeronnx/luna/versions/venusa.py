@@ -17,7 +17,7 @@ from ...targets.limits import TransposeLimits
 from ..common import NO_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import VENUSA, AverageRescale
-from .delta import READ_ONLY, VersionDelta
+from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
 
 __all__ = ["DELTAS"]
 
@@ -29,6 +29,40 @@ _LSTM = LstmArithmetic(
     form=LstmFormat.Q27,
     follows_batch_first=True,
 )
+
+#: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
+_NEWEST_FIXED_FAULTS = (
+    LunaFault.CLIP,
+    LunaFault.PRELU,
+    LunaFault.TANH,
+    LunaFault.DIV_STOPS,
+    LunaFault.SUB_PLACEMENT,
+    LunaFault.NORM_PLACEMENT,
+    LunaFault.NORM_AREA,
+    LunaFault.NORM_RANK,
+    LunaFault.GRU_STATE,
+)
+_LATER_OPERATORS = ("QGelu", "QSwish", "BatchNorm1dInt")
+_NEWEST_OPERATORS = (*_LATER_OPERATORS, "Clip", "PRelu", "Relux")
+_NEWEST_PACKING = {
+    "operators": (*VENUSA.operators, *_NEWEST_OPERATORS),
+    "unwritten_operators": (*_NEWEST_OPERATORS, "iqTanh"),
+    "lut_input_bits": {"iqSigmoid": 0, "iqTanh": 32},
+    "conv": {"max_kernel": 12, "max_kernel_dilated": 5},
+    "overruns": {"LayerNormInt": "none"},
+    "work_areas": {"LayerNormInt": "layer norm venusA Q15", "iqTanh": "curve Q27"},
+    "refusals": (
+        *COMMON_REFUSALS,
+        "norm rank",
+        "norm psram",
+        "gru state input",
+        "average kernel 7",
+        "output bits 8 or 32",
+        "one sample 1d",
+        "no dilation 1d",
+        "wide tanh scale",
+    ),
+}
 
 DELTAS = (
     VersionDelta(
@@ -75,6 +109,7 @@ DELTAS = (
         new_faults=(LunaFault.CONV1D_DEPTHWISE, LunaFault.GRU_STATE),
         packing={
             "operators": (*VENUSA.operators, "QGelu", "QSwish"),
+            "unwritten_operators": ("QGelu", "QSwish"),
             "unverified_operators": (),
             "lut_input_bits": {"iqSigmoid": 8},
             "refuses_lut_widths": True,
@@ -100,7 +135,8 @@ DELTAS = (
         ),
         new_faults=(LunaFault.AVGPOOL_LARGE,),
         packing={
-            "operators": (*VENUSA.operators, "QGelu", "QSwish", "BatchNorm1dInt"),
+            "operators": (*VENUSA.operators, *_LATER_OPERATORS),
+            "unwritten_operators": _LATER_OPERATORS,
             "has_32bit_lstm_state": False,
             "left_shifted_sums": ("iqAdd",),
             "wide_linear": ((32, 32, 32), (32, 32, 8), (8, 32, 32)),
@@ -115,5 +151,7 @@ DELTAS = (
         version="2026-08-20",
         arithmetic={"LSTMInt": replace(_LSTM, from_zero=False)},
         unmeasured=READ_ONLY,
+        fixed_faults=_NEWEST_FIXED_FAULTS,
+        packing=_NEWEST_PACKING,
     ),
 )

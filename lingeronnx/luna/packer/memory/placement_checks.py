@@ -607,6 +607,7 @@ RULE_FAULTS: Mapping[PlacementRule, LunaFault] = MappingProxyType(
         _check_add_shift: LunaFault.ADD_EXTERNAL,
         _check_multirow_linear: LunaFault.LINEAR_ROWS,
         _check_sub_placement: LunaFault.SUB_PLACEMENT,
+        _check_layer_norm_constants: LunaFault.NORM_PLACEMENT,
     }
 )
 
