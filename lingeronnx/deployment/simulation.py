@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..ir.name_mapping import restore_user_names
 from ..ir.plan import Affine
 from ..operators.chip_part import extract_chip_part, is_dequantized, order_packed_outputs
 from ..operators.integer_ops import QUANT, find_integer_op
+from ..quantization.prepare.recurrent_states import suggest_state_feedback
 from ..runtime.data import Data, InputSpec
 from ..runtime.session import Session, is_integer_graph
 from ..runtime.streaming import Call, CallCount, check_call_count, iter_calls, make_zero_states
@@ -184,7 +186,7 @@ def run_samples(
     state_specs = [spec for spec in graph.session.inputs if spec.name in fed_back]
     initial_states = make_zero_states(state_specs, 1)
     runs = {}
-    for index, call in enumerate(_iter_samples(data, specs, stop, state, calls)):
+    for index, call in enumerate(_iter_samples(graph, data, specs, stop, state, calls)):
         if index >= stop:
             break
         if index < start and stream is None:
@@ -202,6 +204,7 @@ def run_samples(
 
 
 def _iter_samples(
+    graph: SimulatedGraph,
     data: object,
     specs: Sequence[InputSpec],
     stop: int,
@@ -212,6 +215,8 @@ def _iter_samples(
 
     Parameters
     ----------
+    graph
+        Graph whose states an error about missing inputs suggests to feed back.
     data
         Inputs in any form that `Data` accepts.
     specs
@@ -226,7 +231,8 @@ def _iter_samples(
     """
     check_call_count(state, calls)
     if not state:
-        source = Data(data, specs, limit=stop, label="input data")
+        advice = partial(suggest_state_feedback, graph.session.model)
+        source = Data(data, specs, limit=stop, label="input data", advice=advice)
         yield from (Call(feeds, labels) for feeds, labels in source.batches(1))
         return
     source = Data(data, specs, label="input data", whole_files=True)

@@ -162,6 +162,11 @@ def test_a_graph_without_types(ends, tmp_path):
         np.testing.assert_array_equal(want, have)
 
 
+def test_missing_states_are_named_with_their_option(spotter, tmp_path):
+    with pytest.raises(DataError, match=r"no array for input 'h'.*--state h_out=h"):
+        api.deploy(spotter[1], tmp_path / "board", calls(), stem="spotter")
+
+
 def test_states(spotter):
     """Call by call, the integers of the paired outputs, shifted, are the next call's inputs."""
     done, graph = spotter

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ...ir import float_ops, ir
 from ...ir.name_mapping import format_node_label, get_module_name
 from ...operators.clamp.lowering import get_clip_bounds
 from ...operators.lowerings import is_relu_like
+from ...quantization.prepare.recurrent_states import suggest_state_feedback
 from ...runtime.accuracy_warnings import OutputChecks, PredictionCounts
 from ...runtime.data import Data, InputSpec, Progress
 from ...runtime.metrics import TopK
@@ -771,7 +772,9 @@ def iter_batches(
     if state:
         yield from _iter_call_feeds(specs, data, tensor_join, state, calls, limit)
         return
-    source = Data(data, specs, limit=limit, label="data")
+    graph = tensor_join.base.graph
+    advice = None if graph is None else partial(suggest_state_feedback, graph)
+    source = Data(data, specs, limit=limit, label="data", advice=advice)
     size = batch or choose_comparison_batch_size(tensor_join.base, source.first())
     yield from source.batches(size)
 

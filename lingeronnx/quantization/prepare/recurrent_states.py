@@ -33,6 +33,7 @@ __all__ = [
     "find_unrolled_steps",
     "propose_states",
     "suggest_missing_input_fix",
+    "suggest_state_feedback",
 ]
 
 _MIN_MACS_PER_ELEMENT = 4  # MACs per output element, below which a step runs on the host
@@ -373,9 +374,21 @@ def propose_states(model: ir.Model) -> dict[str, str]:
 def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
     """Return text that suggests options for inputs that the data do not contain, or "".
 
-    The first of `missing` decides between states and scalar settings. An input is a state if an
-    output has its name but for words such as in and out, or if it matches an output computed from
-    it by type and shape.
+    The first of `missing` decides between states and scalar settings.
+    """
+    if advice := suggest_state_feedback(model, missing):
+        return advice
+    scalar_inputs = find_scalar_inputs(model)
+    if missing[0] not in scalar_inputs:
+        return ""
+    return format_fix_suggestion(model, [name for name in missing if name in scalar_inputs])
+
+
+def suggest_state_feedback(model: ir.Model, missing: Sequence[str]) -> str:
+    """Return text that suggests `--state` options if the first of `missing` is a state, or "".
+
+    An input is a state if an output has its name but for words such as in and out, or if it
+    matches an output computed from it by type and shape.
     """
     outputs_by_input = {name: output for output, name in propose_states(model).items()}
     matched = {}
@@ -384,14 +397,11 @@ def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
         if output is not None:
             matched[name] = output
     first = missing[0]
-    if first in matched:
-        states = {**outputs_by_input, **matched}
-        options = " ".join(f"--state {output}={name}" for name, output in states.items())
-        return f"if '{matched[first]}' is its next value, feed it back with {options}"
-    scalar_inputs = find_scalar_inputs(model)
-    if first not in scalar_inputs:
+    if first not in matched:
         return ""
-    return format_fix_suggestion(model, [name for name in missing if name in scalar_inputs])
+    states = {**outputs_by_input, **matched}
+    options = " ".join(f"--state {output}={name}" for name, output in states.items())
+    return f"if '{matched[first]}' is its next value, feed it back with {options}"
 
 
 def _inputs_by_name(model: ir.Model) -> dict[str, ir.Value]:

@@ -76,10 +76,15 @@ def measure_accuracy(
 
 @dataclass
 class _ClippedValues:
-    """Values of one tensor outside its calibrated range [low, high].
+    """Values of one tensor that are outside its calibrated range and that its integers clip.
 
     Attributes
     ----------
+    low, high
+        The calibrated range.
+    limits
+        Smallest and largest value that the integers represent. With symmetric integers a negative
+        value of a tensor calibrated to [0, 1] is within them.
     count
         Number of values outside.
     total
@@ -90,6 +95,7 @@ class _ClippedValues:
 
     low: float
     high: float
+    limits: tuple[float, float]
     count: int = 0
     total: int = 0
     max_abs: float = 0.0
@@ -99,8 +105,9 @@ class _ClippedValues:
 
         Outside are values beyond `_RANGE_MARGIN` times the bound on their side, with its sign.
         """
-        is_above = (array > _RANGE_MARGIN * self.high) & (array > 0)
-        is_below = (array < _RANGE_MARGIN * self.low) & (array < 0)
+        min_value, max_value = self.limits
+        is_above = (array > _RANGE_MARGIN * self.high) & (array > max(0.0, max_value))
+        is_below = (array < _RANGE_MARGIN * self.low) & (array < min(0.0, min_value))
         clipped = np.abs(array)[is_above | is_below]
         self.count += clipped.size
         self.total += array.size
@@ -155,8 +162,12 @@ def format_clipped_values(
     )
     if not source.is_rereadable:
         return []
-    runner = FloatRunner(result.float_graph, set(result.ranges))
-    clipped = {name: _ClippedValues(low, high) for name, (low, high) in result.ranges.items()}
+    clipped = {
+        name: _ClippedValues(low, high, result.plan.tensors[name].ends)
+        for name, (low, high) in result.ranges.items()
+        if name in result.plan.tensors
+    }
+    runner = FloatRunner(result.float_graph, set(clipped))
     batch_size = choose_batch_size(bytes_per_sample(result.float_graph), _MAX_BATCH_SIZE, budget)
     for feeds, _ in source.batches(batch_size):
         for name, array, _qparams in runner.run(feeds):
@@ -169,7 +180,7 @@ def format_clipped_values(
     notable.sort(key=lambda entry: entry[:2], reverse=True)
     return [
         f"evaluation data: {values.count} values ({share:.2%}) of '{name}' exceed the calibrated "
-        f"range (up to {values.max_abs:.3g}, calibrated to {values.calibrated_max_abs:.3g}) and "
-        "are clipped; add similar data to the calibration set"
+        f"range, {values.low:.3g} to {values.high:.3g}, by magnitudes up to {values.max_abs:.3g} "
+        "and are clipped; add similar data to the calibration set"
         for share, name, values in notable[:_MAX_LINES]
     ]

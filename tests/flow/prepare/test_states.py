@@ -481,6 +481,9 @@ def test_states_are_proposed() -> None:
         match=r"no array for input 'c'; the data have x; if 'next' is its .* --state next=c$",
     ):
         lo.quantize(model, {"x": x})
+    result = lo.quantize(model, {"x": x}, state={"next": "c"}, calls="all")
+    with pytest.raises(lo.DataError, match=r"data, item 0: .* --state next=c$"):
+        lo.compare(model, result.graph, {"x": x})
     ir.rename(model, {"next": "c_out"}, {})
     report = lo.quantize(model, {"x": x, "c": x}).report
     assert any(note.endswith("if so, pass --state c_out=c") for note in report.notes)

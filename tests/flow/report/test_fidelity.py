@@ -152,7 +152,17 @@ def test_values_beyond_the_calibrated_range_are_counted() -> None:
     result = lo.quantize(_linear(rng), {"x": x})
     assert format_clipped_values(result, {"x": x}, 10**9) == []
     lines = format_clipped_values(result, {"x": 3 * x}, 10**9)
-    assert any("of 'x' exceed the calibrated range (up to" in line for line in lines)
+    assert any("of 'x' exceed the calibrated range, -" in line for line in lines)
+
+
+def test_values_that_symmetric_integers_represent_are_not_clipped() -> None:
+    """A tensor calibrated to [0, 1] has the scale of [-1, 1] unless it has a zero point."""
+    rng = np.random.default_rng(4)
+    x = rng.uniform(0, 1, (64, 4)).round(3).astype(np.float32)
+    for activations, is_clipped in (("symmetric", False), ("asymmetric", True)):
+        result = lo.quantize(_linear(rng), {"x": x}, platform="generic", activations=activations)
+        lines = format_clipped_values(result, {"x": -x}, 10**9)
+        assert any("of 'x' exceed" in line for line in lines) == is_clipped
 
 
 def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
