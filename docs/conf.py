@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lingeronnx
+from docs.pages.chinese_search import build_search_language
 
 project = "lingeronnx"
 author = "lingeronnx"
@@ -65,19 +66,7 @@ def write_redirects(app: Any, exception: Exception | None) -> None:
             )
 
 
-def repair_chinese_search(app: Any, exception: Exception | None) -> None:
-    """Name the stemmer that Sphinx 9.0 puts into a Chinese site: its class is the English one."""
-    script = Path(app.outdir) / "_static" / "language_data.js"
-    if exception is None and app.builder.name == "html" and script.is_file():
-        text = script.read_text(encoding="utf-8")
-        if "ChineseStemmer =" not in text and "class ChineseStemmer" not in text:
-            text = text.replace(
-                "window.Stemmer = ChineseStemmer;", "window.Stemmer = EnglishStemmer;"
-            )
-            script.write_text(text, encoding="utf-8")
-
-
 def setup(app: Any) -> None:
-    """Connect what a build ends with: redirects, and the search of the Chinese site."""
+    """Add the search of the Chinese site, and the redirects that a build ends with."""
+    app.add_search_language(build_search_language())
     app.connect("build-finished", write_redirects)
-    app.connect("build-finished", repair_chinese_search)
