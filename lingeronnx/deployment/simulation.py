@@ -23,6 +23,7 @@ from ..operators.chip_part import extract_chip_part, is_dequantized, order_packe
 from ..operators.integer_ops import QUANT, find_integer_op
 from ..quantization.prepare.recurrent_states import suggest_state_feedback
 from ..runtime.data import Data, InputSpec
+from ..runtime.provenance import load_fixed_arrays
 from ..runtime.session import Session, is_integer_graph
 from ..runtime.streaming import Call, CallCount, check_call_count, iter_calls, make_zero_states
 from ..targets import Target
@@ -230,12 +231,13 @@ def _iter_samples(
         per call; None: one.
     """
     check_call_count(state, calls)
+    fixed = load_fixed_arrays(graph.session.model)
     if not state:
         advice = partial(suggest_state_feedback, graph.session.model)
-        source = Data(data, specs, limit=stop, label="input data", advice=advice)
+        source = Data(data, specs, limit=stop, label="input data", advice=advice, fixed=fixed)
         yield from (Call(feeds, labels) for feeds, labels in source.batches(1))
         return
-    source = Data(data, specs, label="input data", whole_files=True)
+    source = Data(data, specs, label="input data", fixed=fixed, whole_files=True)
     yield from iter_calls(source, state.values(), calls)
 
 

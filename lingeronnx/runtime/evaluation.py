@@ -23,7 +23,7 @@ from .accuracy_warnings import (
 from .cluster import map_jobs
 from .data import Batch, Data, Progress
 from .metrics import METRICS, Agreement, TopK, resolve_metric
-from .provenance import apply_fixed_inputs
+from .provenance import apply_fixed_inputs, load_fixed_arrays
 from .session import Session
 
 __all__ = ["Evaluation", "evaluate"]
@@ -120,7 +120,8 @@ def evaluate(
     """
     session = model if isinstance(model, Session) else Session(model)
     base = None if baseline is None else _open_baseline(baseline, session)
-    source = Data(data, session.inputs, limit=limit, label="evaluation data")
+    fixed = load_fixed_arrays(session.model)
+    source = Data(data, session.inputs, limit=limit, label="evaluation data", fixed=fixed)
     name = output or str(session.get_outputs()[0].name)
     batches = source.batches(batch)
     first = next(batches)

@@ -24,6 +24,7 @@ __all__ = [
     "METADATA_KEY",
     "apply_fixed_inputs",
     "is_made_from",
+    "load_fixed_arrays",
     "load_fixed_inputs",
     "load_quantize_settings",
     "load_source_digest",
@@ -90,6 +91,16 @@ def load_fixed_inputs(model: ir.Model) -> dict[str, list[float]]:
     """
     fixed = ir.read_json_metadata(model, METADATA_KEY).get("fixed")
     return fixed if isinstance(fixed, dict) else {}
+
+
+def load_fixed_arrays(model: ir.Model | None) -> dict[str, np.ndarray]:
+    """Return the values of `load_fixed_inputs` as arrays of one axis; {} without a model.
+
+    Data that were made for the float model may contain these inputs (`Data`).
+    """
+    if model is None:
+        return {}
+    return {name: np.array(values) for name, values in load_fixed_inputs(model).items()}
 
 
 def load_quantize_settings(model: ir.Model) -> dict[str, object] | None:

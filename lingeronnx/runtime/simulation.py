@@ -17,6 +17,7 @@ from ..operators.integer_ops import DEQUANT
 from ..targets import require_measured
 from .data import Data, Progress
 from .dump import DumpFolder, TensorSummary
+from .provenance import load_fixed_arrays
 from .session import Session
 
 __all__ = ["Simulation", "simulate"]
@@ -91,7 +92,8 @@ def simulate(
         unmeasured = require_measured(session.target, operators, allow_unmeasured)
     if integers and not session.is_integer:
         raise ConfigError("a float model has no integers; quantize it first")
-    source = Data(data, session.inputs, limit=limit, label="input data")
+    fixed = load_fixed_arrays(session.model)
+    source = Data(data, session.inputs, limit=limit, label="input data", fixed=fixed)
     selection = _select_tensors(session, taps, integers, dump is not None, at)
     arrays: dict[str, list[np.ndarray]] = {}
     qparams_by_name: dict[str, Affine | None] = {}

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.common.errors import DataError
 from lingeronnx.ir import ir
 from lingeronnx.ir.digests import compute_output_digest
 from lingeronnx.ir.name_mapping import format_node_label, get_module_name
@@ -201,6 +202,21 @@ g (float[N, 8] x, float gain) => (float[N, 4] y) <float[8, 4] w> {
 }"""
 
 
+def check_data_with_the_setting(pair, data, folder):
+    """Data that have the setting, as those for the float model do, give the same; another value is
+    an error.
+    """
+    full = [{"x": data["x"], "gain": np.float32(0.5)}]
+    assert lo.compare(*pair, full).join.samples == 32
+    same = lo.evaluate(pair[1], data, baseline=pair[0]).value
+    assert lo.evaluate(pair[1], full, baseline=pair[0]).value == same
+    assert lo.find_bad_case(*pair, full, metric="SQNR").samples == 32
+    assert len(lo.simulate(pair[1], full).arrays["y"]) == 32
+    lo.deploy(pair[1], folder / "board", full, samples=1)
+    with pytest.raises(DataError, match="'gain' is fixed at 0.5"):
+        lo.compare(*pair, [{"x": data["x"], "gain": np.float32(0.7)}])
+
+
 def test_a_setting_that_was_fixed_is_fixed_in_the_float_model_beside(tmp_path):
     """Nothing has to be said again where both models are at hand; data have no array for it."""
     rng = np.random.default_rng(0)
@@ -220,6 +236,7 @@ def test_a_setting_that_was_fixed_is_fixed_in_the_float_model_beside(tmp_path):
     assert is_made_from(Session(pair[1]).model, found.join.base.graph)
     assert lo.evaluate(pair[1], data, baseline=pair[0]).value > 30
     assert lo.find_bad_case(*pair, data, metric="SQNR").samples == 32
+    check_data_with_the_setting(pair, data, tmp_path)
     lo.report(*pair, data, tmp_path / "page")
     open_ = Session(pair[0]).model
     assert apply_fixed_inputs(open_, open_) is open_

@@ -17,6 +17,7 @@ from ...ir.batch_axes import guess_batch_axis
 from ...runtime.data import Data, InputSpec, Progress, load_function
 from ...runtime.dump import write_npz
 from ...runtime.metrics import call_user_function
+from ...runtime.provenance import load_fixed_arrays
 from ..stats.output_measures import resolve_output, worst_first_key
 from ..stats.pair_measures import METRICS, PairMeasures
 from .sources import TensorSource, open_source_pair
@@ -137,7 +138,8 @@ def find_bad_case(
     ranked: list[tuple[float, int, float]] = []  # sort key, index, value
     worst: tuple[dict[str, np.ndarray], np.ndarray | None] | None = None
     total, sample_count = 0.0, 0
-    batches = Data(data, list(specs.values()), limit=limit).batches(batch)
+    fixed = load_fixed_arrays(other.graph)
+    batches = Data(data, list(specs.values()), limit=limit, fixed=fixed).batches(batch)
     for step, (feeds, labels) in enumerate(batches):
         if steps is not None and step >= steps:
             break

@@ -28,6 +28,7 @@ from ...quantization.prepare.recurrent_states import suggest_state_feedback
 from ...runtime.accuracy_warnings import OutputChecks, PredictionCounts
 from ...runtime.data import Data, InputSpec, Progress
 from ...runtime.metrics import TopK
+from ...runtime.provenance import load_fixed_arrays
 from ...runtime.streaming import CallCount, check_call_count, iter_calls, make_zero_states
 from ..stats.channels import ChannelSums, move_channel_axis
 from ..stats.pair_measures import PairMeasures
@@ -774,7 +775,8 @@ def iter_batches(
         return
     graph = tensor_join.base.graph
     advice = None if graph is None else partial(suggest_state_feedback, graph)
-    source = Data(data, specs, limit=limit, label="data", advice=advice)
+    fixed = load_fixed_arrays(tensor_join.other.graph)
+    source = Data(data, specs, limit=limit, label="data", advice=advice, fixed=fixed)
     size = batch or choose_comparison_batch_size(tensor_join.base, source.first())
     yield from source.batches(size)
 
@@ -806,7 +808,15 @@ def _iter_call_feeds(
             )
     state_specs = [spec for spec in specs if spec.name in state.values()]
     optional = {spec.name for spec in state_specs}
-    source = Data(data, specs, limit=limit, label="data", optional=optional, whole_files=True)
+    source = Data(
+        data,
+        specs,
+        limit=limit,
+        label="data",
+        optional=optional,
+        fixed=load_fixed_arrays(tensor_join.other.graph),
+        whole_files=True,
+    )
     for call in iter_calls(source, optional, calls):
         feeds = call.feeds
         counts = [spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds]

@@ -32,6 +32,7 @@ from ...common.text import format_table
 from ...ir import ir
 from ...ir.plan import Affine
 from ...runtime.data import Data, Progress
+from ...runtime.provenance import load_fixed_arrays
 from ...runtime.session import Session
 from ..compare.real_values import RealValues
 from ..stats.distribution import Distribution
@@ -337,7 +338,8 @@ def analyse_outputs(
     session = model if isinstance(model, Session) else Session(model)
     layers = select_layers(session, match)
     collector = OutputCollector(layers, session)
-    source = Data(data, session.inputs, limit=limit, label="data")
+    fixed = load_fixed_arrays(session.model)
+    source = Data(data, session.inputs, limit=limit, label="data", fixed=fixed)
     sample_count = 0
     for feeds, _ in source.batches(batch):
         for name, array, q in session.tensors(feeds, list(layers)):

@@ -28,6 +28,7 @@ from ...ir import ir
 from ...ir.plan import Affine
 from ...runtime.data import Data, Progress
 from ...runtime.dump import DumpFolder
+from ...runtime.provenance import load_fixed_arrays
 from ...runtime.runners import Stream
 from ...runtime.session import Session
 from ..compare.compare import compare
@@ -98,7 +99,8 @@ def profile(
     session = model if isinstance(model, Session) else Session(model)
     if keep and out_dir is None:
         raise ConfigError("keep writes tensors into a folder: pass out_dir")
-    source = Data(data, session.inputs, limit=limit, label="data")
+    fixed = load_fixed_arrays(session.model)
+    source = Data(data, session.inputs, limit=limit, label="data", fixed=fixed)
     if out_dir is None:
         recorder = Recorder(session, per_channel=per_channel)
         return _record(recorder, source, batch, progress)
