@@ -6,7 +6,8 @@
 
 --save quantizes each case of benchmarks/results/baseline.md for a chip, and stores the part for the
 packer, its arguments and whether the report calls it chip-ready; cases that are there already are
-left out. --compare judges all stored parts with this version: tests/packer says whether a part
+left out. With --models FOLDER the cases are its files NAME.onnx, calibrated on NAME.npz, instead.
+--compare judges all stored parts with this version: tests/packer says whether a part
 packs and is right, the memory plan has the shared memory, and the latency the cycles of a call.
 """
 
@@ -18,9 +19,9 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -29,30 +30,69 @@ import lingeronnx as lo
 _CHIPS = ("venus", "arcs", "venusA")
 
 
-def save(folder: Path, only: Sequence[str]) -> None:
-    """Quantize the cases whose text contains all of `only`, and store one file per case."""
-    from benchmarks.baselines.measure import _options, find_subject, get_states
-    from benchmarks.baselines.table import parse_page
+class SavedCase(NamedTuple):
+    """A quantization to store. options : keyword arguments of `quantize`."""
 
-    folder.mkdir(parents=True, exist_ok=True)
+    model: str
+    platform: str
+    settings: str
+    path: Path
+    calib: object
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.model, self.platform, self.settings) if part)
+
+
+def iterate_baseline_cases() -> Iterator[SavedCase]:
+    """Yield the models of the baseline page for each chip.
+
+    Settings are those of the row of the chip if there is one, else of the row of venus.
+    """
+    from benchmarks.baselines.measure import _options, find_subject, get_states
+    from benchmarks.baselines.table import Case, parse_page
+
     page = Path(__file__).parent / "results" / "baseline.md"
-    cases = {row.case for row in parse_page(page.read_text(encoding="utf-8"))}
-    for case in sorted(cases):
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(case))
-        entry = folder / f"{name}.json"
-        if case.platform not in _CHIPS or entry.exists() or any(t not in str(case) for t in only):
-            continue
+    rows = parse_page(page.read_text(encoding="utf-8"))
+    cases = {(row.case.model, row.case.platform): row.case for row in rows}
+    for model, platform in list(cases):
+        for chip in _CHIPS if platform == "venus" else ():
+            settings = cases[model, platform].settings
+            cases.setdefault((model, chip), Case(model, chip, settings))
+    for case in sorted(cases.values()):
         subject, options = find_subject(case.model), _options(case.settings)
         options.pop("limit", None)
         if states := get_states(subject):
             options["state"] = states
+        if case.platform in _CHIPS:
+            yield SavedCase(
+                case.model, case.platform, case.settings, subject.model, subject.calib, options
+            )
+
+
+def iterate_folder_cases(folder: Path) -> Iterator[SavedCase]:
+    """Yield each NAME.onnx of a folder, calibrated on NAME.npz with --effort fast, for each chip."""
+    for path in sorted(folder.glob("*.onnx")):
+        for chip in _CHIPS:
+            calib = path.with_suffix(".npz")
+            yield SavedCase(path.stem, chip, "--effort fast", path, calib, {"effort": "fast"})
+
+
+def save(folder: Path, cases: Iterable[SavedCase], only: Sequence[str]) -> None:
+    """Quantize the cases whose text contains all of `only`, and store one file per case."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for case in cases:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(case))
+        entry = folder / f"{name}.json"
+        if entry.exists() or any(text not in str(case) for text in only):
+            continue
         row: dict[str, Any] = {
             "model": case.model,
             "platform": case.platform,
             "settings": case.settings,
         }
         try:
-            result = lo.quantize(subject.model, subject.calib, platform=case.platform, **options)
+            result = lo.quantize(case.path, case.calib, platform=case.platform, **case.options)
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}"
         else:
@@ -78,7 +118,10 @@ def judge_entry(entry: Path) -> dict[str, Any]:
         return row
     proto = onnx.load(entry.with_suffix(".onnx"))
     argv = shlex.split(row["arguments"])
-    row["right"] = bool(judge(proto, row["platform"], argv).right)
+    verdict = judge(proto, row["platform"], argv)
+    harmful = [text for text in verdict.problems if text not in verdict.past]
+    row["right"] = bool(verdict.packs and not harmful)
+    row["why"] = next(iter(harmful), "")
     plan = evaluate_graph(proto, get_target(row["platform"]), argv).memory_plan
     row["shared"] = None if plan is None else plan.shared
     latency = lo.latency(entry.with_suffix(".onnx"), row["platform"], packer_args=argv)
@@ -104,8 +147,8 @@ def _pair(before: dict[str, Any], after: dict[str, Any], key: str) -> str:
 def compare(old: Path, new: Path) -> int:
     """Print the table and its totals; return 1 if a part that was right is not chip-ready now."""
     print(
-        "| model | chip | settings | chip-ready | right | shared bytes | cycles | arguments |\n"
-        "|---|---|---|---|---|---:|---:|---|"
+        "| model | chip | settings | chip-ready | right | shared bytes | cycles | arguments | "
+        "wrong before for |\n|---|---|---|---|---|---:|---:|---|---|"
     )
     counts = {"cases": 0, "ready before": 0, "right before": 0, "ready now": 0, "right now": 0}
     lost = []
@@ -116,6 +159,7 @@ def compare(old: Path, new: Path) -> int:
         cells = [after["model"], after["platform"], after["settings"]]
         cells += [_pair(before, after, key) for key in ("ready", "right", "shared", "cycles")]
         cells.append(_pair(before, after, "arguments"))
+        cells.append(before.get("why", "") if before.get("ready") else "")
         print("| " + " | ".join(cells) + " |", flush=True)
         counts["cases"] += 1
         for when, row in (("before", before), ("now", after)):
@@ -132,11 +176,14 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save", type=Path, metavar="FOLDER")
+    parser.add_argument("--models", type=Path, metavar="FOLDER")
     parser.add_argument("--compare", type=Path, nargs=2, metavar="FOLDER")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT")
     options = parser.parse_args()
     if options.save:
-        save(options.save, options.only)
+        folder = options.models
+        cases = iterate_folder_cases(folder) if folder else iterate_baseline_cases()
+        save(options.save, cases, options.only)
     return compare(*options.compare) if options.compare else 0
 
 
