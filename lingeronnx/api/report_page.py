@@ -1,14 +1,15 @@
 """HTML report on a quantized model.
 
-The page starts with the advice, followed by the results of quantize, check, compare and
-sensitivity.
+The first screen has four figures (accuracy, chip-ready, time, memory) and the actions that may
+help, with what they gained when tried. The network as a graph follows, then the results of compare,
+check, sensitivity and quantize.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,24 +19,28 @@ from ..analysis.check.page import render_check_section
 from ..analysis.check.report import Check
 from ..analysis.compare.compare import compare
 from ..analysis.compare.comparison import Comparison
-from ..analysis.compare.page import render_comparison_section
+from ..analysis.compare.network import sum_layer_costs
+from ..analysis.compare.page import render_comparison_section, render_network_section
 from ..analysis.sensitivity.page import load_sensitivity_section
 from ..common.errors import ConfigError
 from ..common.escaping import escape_html
 from ..common.files import created_folder, write_text
 from ..common.json_values import to_json_value
 from ..common.pages import PageSection, components, render_page
-from ..common.text import format_decibels
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..quantization.report import Report, format_findings, format_float_nodes, format_rewrites
 from ..runtime.session import is_integer_graph
 from ..search.page import render_search_section
+from .quantization import quantize
+from .report_actions import DEFAULT_BUDGET_MINUTES, Action, find_actions
+from .report_overview import Hint, make_overview, render_overview
 
 __all__ = ["report"]
 
 #: The names of the files.
 PAGE_FILE, DATA_FILE = "report.html", "report.json"
+_MAX_FINDINGS = 5  # on the first screen
 
 
 def report(
@@ -44,6 +49,8 @@ def report(
     data: object,
     folder: str | os.PathLike[str],
     *,
+    calib: object = None,
+    budget: float | None = None,
     sensitivity: str | os.PathLike[str] | None = None,
     again: str = "",
     clock: float | None = None,
@@ -63,6 +70,11 @@ def report(
         Data on which both models are compared.
     folder
         Folder of the files; created if necessary.
+    calib
+        Calibration data. With it, actions that may raise the accuracy are tried: the model is
+        quantized again with each of them.
+    budget
+        Minutes for these trials together; None: 1.
     sensitivity
         Folder that `sensitivity` wrote; its result is part of the page.
     again
@@ -84,8 +96,7 @@ def report(
     DataError
         If the data do not match the models, or the models have no common tensors.
     """
-    quantize_report = quantized.report if isinstance(quantized, QuantizedModel) else None
-    platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
+    result = quantized if isinstance(quantized, QuantizedModel) else None
     file = ir.as_model_proto(quantized)  # the rules of the packer apply to the unmodified file
     graph = (
         ir.as_model(quantized)
@@ -97,19 +108,44 @@ def report(
             "report needs a quantized model: quantize it first, with --report for both at once"
         )
     check_report = check(
-        file or graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing
+        file or graph,
+        platform=None if result is None else result.platform,
+        clock=clock,
+        budget_ms=budget_ms,
+        timing=timing,
     )
     names = (_get_file_name(model), _get_file_name(quantized))
     comparison = replace(compare(model, graph, data, **settings), names=names)
-    return _write_page(
-        folder,
-        names[0],
-        check_report,
+    quantize_report = None if result is None else result.report
+    actions = find_actions(
+        model,
+        result or graph,
         comparison,
-        quantize_report,
-        sensitivity=sensitivity,
-        again=again,
+        calib,
+        quantize,
+        budget=budget or DEFAULT_BUDGET_MINUTES,
+        **{key: settings[key] for key in ("state", "calls") if settings.get(key)},
     )
+    hints = [
+        *_list_findings(comparison, actions),
+        *_list_hints(check_report, quantize_report, {action.options for action in actions}),
+    ]
+    overview = make_overview(check_report, comparison, quantize_report, graph)
+    costs = sum_layer_costs(check_report.cost, check_report.time.latency)
+    sections = [
+        render_overview(overview, actions, hints, again),
+        render_network_section(comparison, costs),
+        render_comparison_section(comparison),
+        render_check_section(check_report),
+    ]
+    if sensitivity is not None:
+        sections.append(load_sensitivity_section(sensitivity)[0])
+    if quantize_report is not None:
+        sections.append(_render_quantize_section(quantize_report))
+        if quantize_report.search is not None:
+            sections.append(render_search_section(quantize_report.search))
+    title = f"{names[0]} on {check_report.platform}"
+    return _write_page(folder, render_page(title, check_report.verdict, sections), sections)
 
 
 def _get_file_name(model: ir.ModelLike) -> str:
@@ -118,151 +154,44 @@ def _get_file_name(model: ir.ModelLike) -> str:
 
 
 def _write_page(
-    folder: str | os.PathLike[str],
-    name: str,
-    check: Check,
-    comparison: Comparison,
-    report: Report | None,
-    *,
-    sensitivity: str | os.PathLike[str] | None,
-    again: str,
+    folder: str | os.PathLike[str], text: str, sections: Sequence[PageSection]
 ) -> list[Path]:
-    """Write report.html and report.json into `folder`, and return their paths.
+    """Write report.html with `text` and report.json with the sections' data; return their paths.
 
-    Parameters
-    ----------
-    folder
-        Folder of the files; created if necessary.
-    name
-        Name of the model.
-    check, comparison
-        Results of `check` and `compare`.
-    report
-        Report of `quantize`, or None if it is unknown.
-    sensitivity
-        Folder of an earlier `sensitivity` run, or None.
-    again
-        Command line to which advised options are appended.
-
-    Raises
-    ------
-    ConfigError
-        If the files cannot be written, or `sensitivity` contains no run.
+    `folder` is created if necessary.
     """
-    ranking, sensitivity_options = None, ""
-    if sensitivity is not None:
-        ranking, sensitivity_options = load_sensitivity_section(sensitivity)
-    sections = [_render_advice_section(check, comparison, report, sensitivity_options, again)]
-    if report is not None:
-        sections.append(_render_quantize_section(report))
-        if report.search is not None:
-            sections.append(render_search_section(report.search))
-    sections += [render_check_section(check), render_comparison_section(comparison)]
-    if ranking is not None:
-        sections.append(ranking)
-    text = render_page(f"{name} on {check.platform}", check.verdict, sections)
-    data = json.dumps(
-        to_json_value({section.key: section.data for section in sections}),
-        indent=2,
-        allow_nan=False,
-    )
+    data = {section.key: section.data for section in sections}
+    body = json.dumps(to_json_value(data), indent=2, allow_nan=False)
     with created_folder(folder, parents=True) as home:
-        write_text(home / DATA_FILE, data + "\n")
+        write_text(home / DATA_FILE, body + "\n")
         write_text(home / PAGE_FILE, text)
     return [Path(folder) / PAGE_FILE, Path(folder) / DATA_FILE]
 
 
-# ---- advice --------------------------------------------------------------------------------------
-
-
-def _make_advice(source: str, reason: str, command: str = "") -> dict[str, str]:
-    """Return one entry of advice as {"from", "why", "paste"}.
-
-    `source` is the command that advises, `reason` the text, and `command` a text to paste, or "".
-    """
-    return {"from": source, "why": reason, "paste": command}
-
-
-def _render_advice_section(
-    check: Check,
-    comparison: Comparison,
-    report: Report | None,
-    sensitivity_options: str,
-    again: str,
-) -> PageSection:
-    """Render the section with the advice of all commands as a numbered list.
-
-    Without any advice, a sentence says that nothing is suspicious.
-
-    Parameters
-    ----------
-    check, comparison
-        Results of `check` and `compare`.
-    report
-        Report of `quantize`, or None.
-    sensitivity_options
-        Options that `sensitivity` advises, or an empty string.
-    again
-        Command line to which advised options are appended.
-    """
-    steps = []
-    if report is not None:
-        for step in report.next:
-            command = f"{again} {' '.join(step.options)}".strip()
-            steps.append(_make_advice("quantize", step.effect, command))
-        steps += [_make_advice("quantize", warning) for warning in report.warnings]
-    steps += [_make_advice("check", line) for line in _format_check_findings(check)]
-    steps += [_make_advice("check", f"fewer parts: {merge}") for merge in check.merges]
-    steps += _comparison_advice(comparison)
-    if sensitivity_options:
-        reason = "layers to quantize with more bits or to leave in float"
-        steps.append(_make_advice("sensitivity", reason, sensitivity_options))
-    items = []
-    for advice in steps:
-        source, reason = map(escape_html, (advice["from"], advice["why"]))
-        command = components.copyable_command(advice["paste"]) if advice["paste"] else ""
-        items.append(f"<b>{source}</b>: {reason}{command}")
-    if items:
-        html = components.ordered_list(items)
-    else:
-        html = components.paragraph(
-            "No limit is violated, and no layer is suspicious. If the accuracy is still too low, "
-            "run sensitivity to see which operators cause the loss."
-        )
-    return PageSection("advice", "What to do", html, steps)
-
-
-def _format_check_findings(check: Check) -> list[str]:
-    """Format findings and violations of `check`, with their remedies, as lines.
-
-    Of a float model only the violations that remain with --fit.
-    """
+def _list_findings(comparison: Comparison, actions: Collection[Action]) -> list[Hint]:
+    """Return the first findings of compare, except those whose options are actions."""
+    shown = {action.options for action in actions}
     return [
-        *format_findings(check.findings),
-        *map(str, check.remaining if check.kind == "float" else check.violations),
+        Hint("compare", f"{f.kind}: {f.place}: {f.measured}; {f.remedy}", tensor=f.layer)
+        for f in comparison.findings[:_MAX_FINDINGS]
+        if not f.options or not shown.issuperset(f.options)
     ]
 
 
-def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
-    """Return the warnings of `compare`, then its options, then its findings, as advice entries.
+def _list_hints(check: Check, report: Report | None, shown_options: Collection[str]) -> list[Hint]:
+    """Return problems and warnings, and options that quantize suggests.
 
-    The options, if any, are one entry with the best SQNR of their trial, if they were tried.
+    Options in `shown_options` are left out.
     """
-    steps = [_make_advice("compare", warning) for warning in comparison.warnings]
-    if comparison.options:
-        trial = comparison.option_results
-        effect = "not tried"
-        if trial is not None:
-            best_db = format_decibels(trial.best_sqnr)
-            effect = f"tried: {best_db}, without {format_decibels(trial.baseline_sqnr)}"
-        steps.append(_make_advice("compare", f"options that help ({effect})", comparison.options))
-    for finding in comparison.findings:
-        reason = (
-            f"{finding.kind}: {finding.place}: {finding.measured} (limit: {finding.limit}); "
-            f"{finding.remedy}"
-        )
-        steps.append(_make_advice("compare", reason))
-    return steps
+    hints: list[Hint] = []
+    if report is not None:
+        steps = [(step, " ".join(step.options)) for step in report.next]
+        hints += [Hint("quantize", s.effect, o) for s, o in steps if o not in shown_options]
+        hints += [Hint("quantize", warning) for warning in report.warnings]
+    violations = check.remaining if check.kind == "float" else check.violations
+    lines = [*format_findings(check.findings), *map(str, violations)]
+    hints += [Hint("check", line) for line in lines]
+    return [*hints, *(Hint("check", f"fewer parts: {merge}") for merge in check.merges)]
 
 
 # ---- report of quantize --------------------------------------------------------------------------
@@ -308,7 +237,8 @@ def _render_quantize_section(report: Report) -> PageSection:
         ("Notes", report.notes),
     ):
         html += _titled_list(head, lines)
-    return PageSection("quantize", "What quantize did", "\n".join(html), report.to_dict())
+    body = components.collapsible("Facts, packer, float nodes, rewrites and notes", "\n".join(html))
+    return PageSection("quantize", "What quantize did", body, report.to_dict())
 
 
 def _titled_list(head: str, lines: Sequence[str]) -> list[str]:

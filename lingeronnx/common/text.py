@@ -185,3 +185,10 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         cells = [f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True)]
         text.append("|" + "|".join(cells) + "|")
     return "\n".join([rule, text[0], rule, *text[1:], rule, ""])
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes in units of powers of 1000: "512 B", "87.2 kB" or "8.4 MB"."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

@@ -15,6 +15,7 @@ __all__ = [
     "ClaimBasis",
     "PackerArguments",
     "GraphCost",
+    "PlannedBuffer",
     "RuleBasis",
     "VerdictFinding",
     "LayerCost",
@@ -88,6 +89,22 @@ class LayerCost:
     dma: int
 
 
+@dataclass(frozen=True)
+class PlannedBuffer:
+    """A tensor, work area ("area") or DMA buffer ("buffer") in the plan of the shared memory.
+
+    offset, bytes : where it is, in bytes.
+    first, last : indices of the first and the last layer at which it is in use.
+    """
+
+    name: str
+    kind: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
 @keep_old_members("0.3", text="format_totals", table="format_table")
 @dataclass(frozen=True)
 class GraphCost:
@@ -97,6 +114,7 @@ class GraphCost:
     shared, psram : peak of the memory plan, constants included.
     shared_limit, psram_limit : memory of the chip.
     largest : the largest tensors in shared memory, {name: bytes}.
+    buffers : everything in the plan of the shared memory.
     """
 
     layers: Sequence[LayerCost]
@@ -109,6 +127,7 @@ class GraphCost:
     psram: int
     psram_limit: int
     largest: Mapping[str, int]
+    buffers: Sequence[PlannedBuffer] = ()
 
     def format_totals(self) -> str:
         """Format MACs by width, weights, memory with its limits, and DMA bytes as one line."""
@@ -186,6 +205,7 @@ class GraphCost:
             "layers": [asdict(layer) for layer in self.layers],
             "macs": dict(self.macs),
             "largest": dict(self.largest),
+            "buffers": [asdict(buffer) for buffer in self.buffers],
         }
 
 

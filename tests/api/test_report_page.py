@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
+from lingeronnx.analysis.compare.option_trials import apply_option
 from lingeronnx.cli import main
 from lingeronnx.common.escaping import escape_html as shown
 from lingeronnx.common.pages.document import to_json_value
 from lingeronnx.ir import onnx_file
+from lingeronnx.runtime.provenance import load_quantize_settings
 from tests.nets import Net, concat, quantized, samples
 from tests.pages.test_document import data, self_contained
 
@@ -46,7 +48,7 @@ def test_it_says_what_the_results_say(files, tmp_path):
         json.loads((tmp_path / "report.json").read_text()),
     )
     assert self_contained(text)
-    assert list(body) == ["advice", "quantize", "check", "compare"]
+    assert list(body) == ["overview", "network", "compare", "check", "quantize"]
     assert (
         data(text, "quantize")
         == body["quantize"]
@@ -60,15 +62,53 @@ def test_it_says_what_the_results_say(files, tmp_path):
     found = lo.compare(home / "m.onnx", bad, home / "d.npz")
     assert body["compare"]["findings"] == [finding.to_dict() for finding in found.findings]
     assert body["compare"]["outputs"] == pytest.approx(found.outputs, rel=1e-5)
-    assert any(step["paste"] == found.options for step in body["advice"])
-    assert (
-        text.index('id="advice"')
-        < text.index('id="quantize"')
-        < text.index('id="check"')
-        < text.index('id="compare"')
+    actions = body["overview"]["actions"]
+    assert {step["untried_reason"] for step in actions} == {"not tried: no calibration data"}
+    assert found.findings[0].options[0] in [step["options"] for step in actions]
+    assert [text.index(f'id="{key}"') for key in body] == sorted(
+        text.index(f'id="{key}"') for key in body
     )
-    pasted = [step for step in body["advice"] if step["paste"]]
-    assert text.split('id="quantize"')[0].count('class="copy"') == len(pasted) > 0
+    pasted = [*actions, *(hint for hint in body["overview"]["hints"] if hint["options"])]
+    assert text.split('id="network"')[0].count('class="copy"') == len(pasted) > 0
+
+
+def test_actions_are_tried_and_the_gain_is_what_quantizing_with_them_gives(files, tmp_path):
+    """The first action repairs the scale; its gain is the difference of two reports of quantize."""
+    home, bad = files
+    lo.report(home / "m.onnx", bad, home / "d.npz", tmp_path, calib=home / "d.npz", budget=5)
+    overview = json.loads((tmp_path / "report.json").read_text())["overview"]
+    assert [tile["label"] for tile in overview["tiles"]][1:] == [
+        "runs on venus",
+        "time per call",
+        "flash + RAM",
+    ]
+    best = overview["actions"][0]
+    assert best["gain_db"] > 3
+    assert best["gain_db"] == max(action["gain_db"] for action in overview["actions"])
+    again = lo.quantize(
+        home / "m.onnx", home / "d.npz", **apply_option(recorded(bad), best["options"])
+    )
+    gain = worst(again) - worst(bad)
+    assert gain == pytest.approx(best["gain_db"])
+
+
+def worst(result):
+    """Return the lowest SQNR of an output in dB."""
+    return min(figures["sqnr"] for figures in result.report.outputs.values())
+
+
+def recorded(result):
+    """Return the settings that the graph of a result records."""
+    return load_quantize_settings(result.graph)
+
+
+def test_without_time_nothing_is_tried_but_the_first(files, tmp_path):
+    """The first trial shows how long they take; the others do not begin."""
+    home, bad = files
+    lo.report(home / "m.onnx", bad, home / "d.npz", tmp_path, calib=home / "d.npz", budget=1e-9)
+    actions = json.loads((tmp_path / "report.json").read_text())["overview"]["actions"]
+    assert sum(action["gain_db"] is not None for action in actions) <= 1
+    assert "not tried within the time budget" in {action["untried_reason"] for action in actions}
 
 
 def test_each_file_is_opened_once(files, tmp_path, monkeypatch):
@@ -118,7 +158,7 @@ def test_the_command(files, tmp_path):
         "report.json",
     ]
     body = json.loads((tmp_path / "r/report.json").read_text())
-    assert list(body) == ["advice", "check", "compare", "sensitivity"]
+    assert list(body) == ["overview", "network", "compare", "check", "sensitivity"]
     assert body["sensitivity"] == json.loads((tmp_path / "s/sensitive_ops.json").read_text())
 
 
@@ -212,7 +252,8 @@ def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch)
         assert {entry["node"] for entry in body["check"]["on_host"]} == {
             n["node"] for n in made["float_nodes"]
         }
-        fewer = [step["why"] for step in body["advice"] if step["why"].startswith("fewer parts: ")]
+        hints = [hint["text"] for hint in body["overview"]["hints"]]
+        fewer = [line for line in hints if line.startswith("fewer parts: ")]
         assert len(fewer) == len(made["merges"])
         assert all(f"<b>check</b>: {shown(line)}" in text for line in fewer)
         assert "each of its 2 chip parts packs and is correct (by measured rules)" in text

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 from ...common.escaping import escape_html
 from ...common.pages import PageSection, components, render_page
+from ...common.text import group_by_key, mask_quotes_and_numbers
+from ...operators.rules import Violation
+from ...quantization.report.report import format_level
+from ...targets import VerdictFinding
 from .report import Check
-from .time_plot import render_time_plot
 
 __all__ = ["render_check_page", "render_check_section"]
 
@@ -25,11 +30,12 @@ _COST_COLUMNS = (
 def render_check_section(check: Check) -> PageSection:
     """Render the result of a check as a page section: verdict, problems, facts, cost and report."""
     blocks = [components.paragraph(check.verdict, "good" if check.sound else "bad")]
-    problems = [*map(str, check.violations), *map(str, check.findings)]
+    problems = _group_problems(check)
     if problems:
+        head = ("rule", "nodes", "first case", "remedy")
         blocks += [
             components.heading("Problems"),
-            components.ordered_list(map(escape_html, problems)),
+            components.render_table("problems by rule", head, problems, (0, 2, 3), cards=True),
         ]
     facts = [("platform", check.platform), ("judged", f"the {check.kind} graph")]
     blocks.append(components.definition_list([*facts, *_packing_facts(check)]))
@@ -39,11 +45,20 @@ def render_check_section(check: Check) -> PageSection:
             components.copyable_command(check.choice.command_line, "arguments of the packer"),
         ]
     blocks += _render_cost(check)
-    blocks += [
-        components.heading("Report"),
-        components.ordered_list(map(escape_html, check.lines(True)[1:])),
-    ]
-    return PageSection("check", "Limits, memory, cost, time", "\n".join(blocks), check.to_dict())
+    remarks = check.remarks()
+    if remarks:
+        html = components.ordered_list(map(escape_html, remarks))
+        blocks.append(
+            components.collapsible(f"Host operators, rewrites, notes: {len(remarks)}", html)
+        )
+    return PageSection(
+        "check",
+        "Limits, memory, cost, time",
+        "\n".join(blocks),
+        check.to_dict(),
+        script=(files(__package__) / "page.js").read_text(encoding="utf-8"),
+        charts=("bars", "memory"),
+    )
 
 
 def render_check_page(check: Check, name: str) -> str:
@@ -104,8 +119,31 @@ def _render_cost(check: Check) -> list[str]:
         columns = _COST_COLUMNS
         for row, layer_latency in zip(rows, latency.layers, strict=True):
             row.append(f"{layer_latency.total_cycles:,.0f}")
-    blocks.append(components.render_table("cost of each layer, in bytes", columns, rows, (0, 1, 3)))
+    table = components.render_table("cost of each layer, in bytes", columns, rows, (0, 1, 3))
+    blocks.append(components.collapsible(f"Cost of {len(rows)} layers as a table", table))
+    if cost.buffers:
+        blocks.append(components.heading("Shared memory over the layers"))
+        blocks.append(components.chart_host("memory-plan", "memory-plan"))
     if latency is not None:
-        plot = render_time_plot(check.time, "Cycles of each layer")
-        blocks.append(components.svg_figure("cycles of each layer", plot))
+        blocks.append(components.heading("Cycles of the most expensive layers"))
+        blocks.append(components.chart_host("layer-cycles", "cycles"))
     return blocks
+
+
+def _group_problems(check: Check) -> list[list[str]]:
+    """Return a row for each broken rule, as HTML cells: rule, number of nodes, first case, remedy.
+
+    Rules that differ only in names and numbers are one.
+    """
+    entries: list[tuple[str, Violation | VerdictFinding]] = [
+        (violation.rule, violation) for violation in check.violations
+    ]
+    for finding in check.findings:
+        entries.append((f"{format_level(finding)}: {finding.rule}", finding))
+    rows = []
+    for group in group_by_key(entries, lambda entry: mask_quotes_and_numbers(entry[0])):
+        rule, first = group[0]
+        case = f"{first.node}: {first.value}" if first.value else first.node
+        cells = (rule, str(len(group)), case, first.remedy)
+        rows.append([components.breakable_path(cell) for cell in cells])
+    return rows

@@ -291,13 +291,7 @@ class Check(Sequence[Violation]):
         lines = [self.verdict, *self._format_violations(max_lines)]
         if self.violations and self.kind == "float":
             lines += self._format_fit(max_lines)
-        host_lines = [f"host part: {line}" for line in format_float_nodes(self.host_part, full)]
-        fault_lines = [
-            f"worked around: {fault.text} ({_format_first_names(fault.nodes)})"
-            for fault in self.faults
-        ]
-        lines += truncate_lines(host_lines, max_lines)
-        lines += truncate_lines(fault_lines, max_lines)
+        lines += self._format_host_part_and_faults(max_lines)
         lines += self._format_packing(max_lines)
         lines += self._format_parts(max_lines)
         lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
@@ -305,6 +299,31 @@ class Check(Sequence[Violation]):
         note_lines = truncate_lines([f"note: {note}" for note in notes], max_lines)
         free_lines = None if full else SCREEN_LINES - count_screen_lines([*lines, *note_lines])
         return [*lines, *self._format_cost(free_lines), *note_lines]
+
+    def _format_host_part_and_faults(self, max_lines: int | None) -> list[str]:
+        """Format the nodes of the host part, then the faults that are worked around.
+
+        At most `max_lines` lines each; None: all.
+        """
+        host_nodes = format_float_nodes(self.host_part, max_lines is None)
+        fault_lines = [
+            f"worked around: {fault.text} ({_format_first_names(fault.nodes)})"
+            for fault in self.faults
+        ]
+        return [
+            *truncate_lines([f"host part: {line}" for line in host_nodes], max_lines),
+            *truncate_lines(fault_lines, max_lines),
+        ]
+
+    def remarks(self) -> list[str]:
+        """Return what is neither a problem nor a figure as lines: host nodes, rewrites, notes."""
+        rewrites = format_rewrites(self.lowering_rewrites, True)
+        return [
+            *self._format_host_part_and_faults(None),
+            *(f"after lowering: {rewrite}" for rewrite in rewrites),
+            *self._format_parts(None),
+            *(f"note: {note}" for note in self.notes),
+        ]
 
     def _format_violations(self, max_lines: int | None) -> list[str]:
         """Format the violations that remain with --fit, then those that it fixes.

@@ -46,7 +46,13 @@ from .finding import LayerFinding
 from .join import TensorJoin
 from .sources import FloatSource, IntegerSource, PlannedSource, TensorSource
 
-__all__ = ["MIN_GAIN_DB", "OptionTrialResult", "rank_findings", "try_options"]
+__all__ = [
+    "MIN_GAIN_DB",
+    "OptionTrialResult",
+    "apply_option",
+    "rank_findings",
+    "try_options",
+]
 
 #: Gain in dB that is required of an advised option.
 MIN_GAIN_DB = 0.5
@@ -384,14 +390,26 @@ class _OptionTrial:
             settings["effort"] = get_equalizing_effort(self._equalized)
         else:
             settings |= self.recorded_settings
-        settings["overrides"] = {
-            name: dict(override) for name, override in settings.get("overrides", {}).items()
-        }
         for option in options:
-            name, value = shlex.split(option)
-            if name == "--override":
-                selector, override = parse_override(value)
-                settings["overrides"].setdefault(selector, {}).update(override)
-            else:
-                settings[name.removeprefix("--").replace("-", "_")] = value
+            settings = apply_option(settings, option)
         return settings
+
+
+def apply_option(settings: Mapping[str, Any], option: str) -> dict[str, Any]:
+    """Return a copy of settings of `quantize`, changed by one option of the command line.
+
+    `option` is a text such as "--override SELECTOR=KEY:VALUE", "--skip SELECTOR" or "--effort
+    best".
+    """
+    changed = dict(settings)
+    overrides = changed.get("overrides") or {}
+    changed["overrides"] = {name: dict(values) for name, values in overrides.items()}
+    name, value = shlex.split(option)
+    if name == "--override":
+        selector, override = parse_override(value)
+        changed["overrides"].setdefault(selector, {}).update(override)
+    elif name == "--skip":
+        changed["skip"] = (*(changed.get("skip") or ()), value)
+    else:
+        changed[name.removeprefix("--").replace("-", "_")] = value
+    return changed

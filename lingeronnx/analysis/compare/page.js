@@ -1,20 +1,10 @@
 (() => { // a scope of its own
 const D = JSON.parse(document.getElementById("data-compare").textContent), R = D.rows;
 const $ = id => document.getElementById(id);
-const num = v => v === "inf" ? Infinity : v === "-inf" ? -Infinity : v === "nan" || v === null || v === undefined ? NaN : +v;
-const show = (v, d = 4) => { v = num(v); return Number.isNaN(v) ? "-" : !Number.isFinite(v) ? (v > 0 ? "inf" : "-inf")
-  : v !== 0 && (Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3) ? v.toExponential(2) : String(+v.toPrecision(d)); };
-const pct = v => v === null ? "-" : (100 * v).toFixed(v && v < .01 ? 2 : 1) + " %";
-function el(tag, props, ...kids) { const e = document.createElement(tag); Object.assign(e, props || {}); e.append(...kids); return e; }
-function svg(tag, attrs, text) { const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const k in attrs) e.setAttribute(k, attrs[k]); if (text !== undefined) e.textContent = text; return e; }
-const tip = (e, text) => { const t = $("tip"); if (!text) { t.style.display = "none"; return; }
-  t.textContent = text; t.style.display = "block";
-  t.style.left = Math.min(e.clientX + 14, innerWidth - t.offsetWidth - 10) + "px";
-  t.style.top = Math.min(e.clientY + 14, innerHeight - t.offsetHeight - 10) + "px"; };
+const {element: el, svgElement: svg, toNumber: num, formatNumber: show, formatPercent: pct, showTip: tip} = charts;
 const layerLink = i => { const a = el("button", {type: "button", className: "layer", textContent: R[i].name}); a.onclick = () => choose(i, true); return a; };
 const index = new Map(R.map((r, i) => [r.name, i]));
-let chosen = D.worst.length ? D.worst[0] : 0, metric = "SQNR", order = {key: "i", down: false};
+let chosen = D.worst.length ? D.worst[0] : 0, metric = "SQNR", order = {key: "i", down: false}, all = false;
 
 // ---- first screen
 for (const [cls, name] of [["nameA", D.names[0]], ["nameB", D.names[1]]])
@@ -35,9 +25,7 @@ D.worst.forEach(i => { const r = R[i], q = num(r.own), w = Number.isFinite(q) ? 
   const list = el("ol"); D.findings.slice(0, 5).forEach(x => { const at = index.get(x.layer);
     list.append(el("li", {}, el("b", {}, x.kind), " ", at === undefined ? x.layer : layerLink(at), el("div", {className: "dim"}, x.measured))); });
   f.append(list); if (D.findings.length > 5) f.append(el("div", {className: "dim"}, "and " + (D.findings.length - 5) + " more: see the layers"));
-  if (D.options) { const pre = el("pre", {tabIndex: 0}, el("code", {}, D.options)), b = el("button", {type: "button", className: "copy"}, "copy");
-    b.setAttribute("aria-label", "copy " + D.options);
-    f.append(el("div", {className: "dim"}, "options to paste"), el("div", {className: "command"}, pre, b)); } })();
+  if (D.options) f.append(el("div", {className: "dim"}, "options to paste"), copyable(D.options)); })();
 
 // ---- curves and ranges over depth
 const METRICS = ["SQNR", "Cosine", "MSE", "L1", "KL", "Atol", "Rtol"];
@@ -83,47 +71,43 @@ function ranges() { const h = 150, f = v => Math.sign(v) * Math.log10(1 + Math.a
   s.append(svg("line", {x1: xOf(chosen), x2: xOf(chosen), y1: 4, y2: h - B, class: "pin"})); }
 
 // ---- one layer
-function histogram(r) { const w = Math.max($("histogram").clientWidth, 280), h = 220, s = svg("svg", {viewBox: `0 0 ${w} ${h}`, id: "histsvg", role: "img", "aria-label": "histograms of " + r.name}), n = r.hx.length;
-  const top = Math.log10(1 + Math.max(...r.hx, ...r.hy, 1)), bw = (w - 12) / n, y = v => (h - 30) * (1 - Math.log10(1 + v) / top);
-  for (const [bins, cls] of [[r.hx, "ha"], [r.hy, "hb"]]) { let d = ""; bins.forEach((v, i) => { if (v) d += `M${(6 + i * bw).toFixed(1)} ${h - 22}V${(y(v) + 8).toFixed(1)}h${(bw * .96).toFixed(1)}V${h - 22}z`; });
-    s.append(svg("path", {d, class: cls})); }
-  s.append(svg("line", {x1: 6, x2: w - 6, y1: h - 22, y2: h - 22, class: "grid"}), svg("text", {x: 6, y: h - 7}, show(r.lo)),
-    svg("text", {x: w - 6, y: h - 7, "text-anchor": "end"}, show(r.hi)), svg("text", {x: w / 2, y: h - 7, "text-anchor": "middle"}, w < 420 ? "value" : "value (counts on a scale of powers of ten)"));
-  $("histogram").replaceChildren(s);
-  $("histtext").textContent = D.names[0] + " blue, " + D.names[1] + " orange; where both are, they mix."; }
 const readers = R.map(() => []); R.forEach((r, i) => r.parents.forEach(p => readers[p].push(i)));
-function neighbours(at) { const layer = new Map([[at, 0]]);
-  const walk = (from, next, step) => { let edge = [from]; for (let d = 1; d <= 2; d++) { const more = [];
-    edge.forEach(i => next(i).slice(0, 4).forEach(j => { if (!layer.has(j)) { layer.set(j, step * d); more.push(j); } })); edge = more; } };
-  walk(at, i => R[i].parents, -1); walk(at, i => readers[i], 1);
-  const cols = [-2, -1, 0, 1, 2].map(c => [...layer].filter(([, l]) => l === c).map(([i]) => i));
-  const bw = 150, bh = 34, gap = 26, rows = Math.max(...cols.map(c => c.length)), h = Math.max(rows * (bh + 14) + 10, 110), w = 5 * bw + 4 * gap + 8;
-  const place = new Map(), s = svg("svg", {viewBox: `0 0 ${w} ${h}`, id: "graphsvg", role: "group", "aria-label": "neighbours of " + R[at].name});
-  cols.forEach((c, k) => c.forEach((i, n) => place.set(i, [4 + k * (bw + gap), h / 2 + (n - (c.length - 1) / 2) * (bh + 14) - bh / 2])));
-  for (const [i, [x, y]] of place) R[i].parents.forEach(p => { const q = place.get(p); if (q)
-    s.append(svg("path", {class: "edge", d: `M${q[0] + bw} ${q[1] + bh / 2}C${q[0] + bw + gap / 2} ${q[1] + bh / 2} ${x - gap / 2} ${y + bh / 2} ${x} ${y + bh / 2}`})); });
-  for (const [i, [x, y]] of place) { const r = R[i], g = svg("g", {class: "node" + (i === at ? " chosen" : "") + (r.why ? " wrong" : "")});
-    const label = r.name.length > 22 ? "…" + r.name.slice(-21) : r.name;
-    g.append(svg("rect", {x, y, width: bw, height: bh, rx: 5}), svg("text", {x: x + 7, y: y + 14}, label),
-      svg("text", {x: x + 7, y: y + 27}, (r.kinds[1] || r.kinds[0]) + " " + show(r.own, 3) + " dB"));
-    g.setAttribute("role", "button"); g.setAttribute("tabindex", 0); g.onkeydown = e => { if (e.key === "Enter") choose(i); }; g.onclick = () => choose(i); g.onmousemove = e => tip(e, r.name + (r.why ? "\n" + r.why : "")); g.onmouseleave = e => tip(e, ""); s.append(g); }
-  $("graph").replaceChildren(s); }
-function detail() { const r = R[chosen]; if (!r) return; $("chosen").textContent = r.name; histogram(r); neighbours(chosen);
-  const facts = $("facts"); facts.replaceChildren(); const fact = (k, v, cls) => facts.append(el("dt", {}, k), el("dd", {className: cls || ""}, v));
-  fact("produced by", r.kinds.filter(x => x).join(" → ") + (r.node ? " (" + r.node + ")" : "")); fact("shape", r.shape.join(" × "));
-  fact("stored as", r.dtype + (r.scale === null ? "" : ", " + show(r.scale, 6) + " counts per unit"));
+function detail() {
+  const r = R[chosen], facts = $("facts");
+  if (!r) return;
+  $("chosen").textContent = r.name;
+  charts.drawHistogram($("histogram"), r, D.names);
+  $("histtext").textContent = r.scale === null ? "a float tensor" : `clipped ${pct(r.clip)}, at a limit ${pct(r.sat)}, nearer to 0 than half a step ${pct(r.below)}; ${pct(r.used)} of the range used`;
+  facts.replaceChildren();
+  const fact = (name, value, style) => facts.append(el("dt", {}, name), el("dd", {className: style || ""}, value));
+  D.findings.filter(f => f.layer === r.name || f.also.includes(r.name)).forEach(f => {
+    fact("finding", `${f.kind}: ${f.measured} (limit: ${f.limit})`, "bad");
+    fact("remedy", f.remedy);
+    f.options.forEach(option => fact("option", copyable(option)));
+  });
+  fact("produced by", r.kinds.filter(x => x).join(" → ") + (r.node ? " (" + r.node + ")" : ""));
+  fact("SQNR", `${show(r.m.SQNR, 3)} dB` + (r.local ? `, of the layer alone ${show(r.o.SQNR, 3)} dB` : ""));
+  fact("stored as", r.dtype + (r.scale === null ? "" : `, ${show(r.scale, 6)} steps per unit`));
+  fact("shape", r.shape.join(" × "));
   if (r.wbits !== null) fact("bits of weights", String(r.wbits));
   if (r.cycles !== null) fact("cycles of a call", Math.round(r.cycles).toLocaleString("en"));
-  fact("saturated, clipped, used", pct(r.sat) + ", " + pct(r.clip) + ", " + pct(r.used));
-  METRICS.forEach(m => fact(m, show(r.m[m]) + (r.local ? ", own " + show(r.o[m]) : "")));
+  for (const [name, list] of [["layers before", r.parents], ["layers after", readers[r.i]]]) {
+    const links = el("dd");
+    list.slice(0, 8).forEach((i, n) => links.append(n ? ", " : "", layerLink(i)));
+    if (list.length) facts.append(el("dt", {}, name), links);
+  }
+  METRICS.filter(m => m !== "SQNR").forEach(m => fact(m, show(r.m[m]) + (r.local ? ", own " + show(r.o[m]) : "")));
   for (const [k, i] of [["range", 0], ["mean, variance", 2]]) fact(k, [r.x, r.y].map(v => show(v[i]) + (i ? ", " : " … ") + show(v[i + 1])).join("   against   "));
-  D.findings.filter(f => f.layer === r.name || f.also.includes(r.name)).forEach(f => { fact("finding", f.kind + ": " + f.measured + " (limit: " + f.limit + ")", "bad");
-    fact("remedy", f.remedy);
-    f.options.forEach(o => { const b = el("button", {type: "button", className: "copy"}, "copy"); b.setAttribute("aria-label", "copy " + o);
-      facts.append(el("dt", {}, "option"), el("dd", {}, el("div", {className: "command"}, el("pre", {tabIndex: 0}, el("code", {}, o)), b))); }); }); }
-function choose(i, go) { chosen = i; curve(); ranges(); detail();
+}
+function copyable(text) {
+  const button = el("button", {type: "button", className: "copy"}, "copy");
+  button.setAttribute("aria-label", "copy " + text);
+  return el("div", {className: "command"}, el("pre", {tabIndex: 0}, el("code", {}, text)), button);
+}
+function choose(i, go) { chosen = i; curve(); ranges(); detail(); charts.selectTensor(R[i].name);
   document.querySelectorAll("#body tr").forEach(tr => tr.classList.toggle("chosen", +tr.dataset.i === i));
-  if (go) $("detail").scrollIntoView({block: "start"}); }
+  if (go) $("network").scrollIntoView({block: "start"}); }
+charts.onSelect(name => { const i = index.get(name); if (i !== undefined && i !== chosen) choose(i); });
 
 // ---- the table
 const COLS = [["i", "#", r => r.i], ["name", "tensor", r => r.name, "t name"], ["kind", "operator", r => r.kinds[0] || r.kinds[1], "t"], ["dtype", "stored as", r => r.dtype, "t"],
@@ -141,15 +125,16 @@ function table() { const part = $("filter").value.toLowerCase(), kind = $("kind"
   const rank = v => v === null || v === undefined || Number.isNaN(v) || v === "" ? null : v;
   rows.sort((p, q) => { const a = rank(get(p)), b = rank(get(q)); if (a === null || b === null) return (a === null) - (b === null);
     return (a < b ? -1 : a > b ? 1 : 0) * (order.down ? -1 : 1) || p.i - q.i; });
-  const made = rows.map(r => { const tr = el("tr", {className: r.i === chosen ? "chosen" : ""}); tr.dataset.i = r.i;
+  const most = all ? rows.length : 300, made = rows.slice(0, most).map(r => { const tr = el("tr", {className: r.i === chosen ? "chosen" : ""}); tr.dataset.i = r.i;
     COLS.forEach(([, , value, cls, form]) => { const v = value(r), td = el("td", {className: cls || ""}); td.textContent = form ? form(v) : typeof v === "number" ? show(v) : v;
       if (cls && cls.includes("name")) td.replaceChildren(layerLink(r.i)); tr.append(td); });
     tr.onclick = () => choose(r.i); return tr; });
+  if (rows.length > most) { const b = el("button", {type: "button"}, "show all " + rows.length), td = el("td", {colSpan: COLS.length, className: "t"}, b); b.onclick = () => { all = true; table(); }; made.push(el("tr", {}, td)); }
   $("body").replaceChildren(...made); $("count").textContent = rows.length + " of " + R.length;
   document.querySelectorAll("#head th").forEach(th => { const c = COLS.find(c => c[0] === th.dataset.key); th.setAttribute("aria-sort", order.key !== c[0] ? "none" : order.down ? "descending" : "ascending"); th.firstChild.textContent = c[1] + (order.key === c[0] ? (order.down ? " ▾" : " ▴") : ""); }); }
 $("filter").oninput = table; $("kind").onchange = table; $("only").onchange = table;
 
 // ---- as wide as the window
 addEventListener("resize", () => { curve(); ranges(); detail(); });
-table(); if (R.length) choose(chosen);
+table(); if (R.length) document.addEventListener("DOMContentLoaded", () => choose(chosen));
 })();

@@ -1,13 +1,17 @@
 """The page of a comparison, profiler.html, and the same content as a section of other pages.
 
-The charts are plain SVG drawn by a script of 20 KB in `page.js`, where an inlined plotly has more
-than 4 MB; a page of 500 layers stays fast. This module provides the numbers.
+The charts are plain SVG drawn by small scripts, where an inlined plotly has more than 4 MB. The
+network as a graph is a section of its own, with the details of the selected layer. This module
+provides the numbers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from importlib.resources import files
+
+import numpy as np
 
 from ...common.pages import PageSection, render_page
 from ..stats.distribution import Distribution
@@ -15,9 +19,13 @@ from ..stats.pair_measures import METRICS, PairMeasures
 from .advice import find_parent_rows
 from .comparison import Comparison
 from .join import ComparedTensor
+from .network import LayerCosts, make_network
 
-__all__ = ["render_comparison_page", "render_comparison_section"]
+__all__ = ["render_comparison_page", "render_comparison_section", "render_network_section"]
 
+_DRAW_NETWORK = (
+    'charts.drawNetwork(document.getElementById("network-host"), charts.readData("network"));'
+)
 _BINS = 64  # bins of a tensor's histogram
 
 
@@ -55,10 +63,29 @@ def render_comparison_section(comparison: Comparison) -> PageSection:
     return PageSection(
         "compare",
         "Float against integer, tensor by tensor",
-        _read_asset("html"),
+        _read_asset("page.html"),
         body,
-        _read_asset("css"),
-        _read_asset("js"),
+        _read_asset("page.css"),
+        _read_asset("page.js"),
+        ("histogram",),
+    )
+
+
+def render_network_section(
+    comparison: Comparison, costs: Mapping[str, LayerCosts] | None = None
+) -> PageSection:
+    """Render the network as a graph, with the details of the selected layer, as a page section.
+
+    The page must also have the section of the same comparison, whose script shows the details.
+    `costs` are those of `network.sum_layer_costs`.
+    """
+    return PageSection(
+        "network",
+        "The network",
+        _read_asset("network.html"),
+        make_network(comparison, costs),
+        script=_DRAW_NETWORK,
+        charts=("network",),
     )
 
 
@@ -66,21 +93,27 @@ def render_comparison_page(comparison: Comparison) -> str:
     """Render the HTML page of a single comparison."""
     base, other = comparison.names
     about = f"{comparison.join.samples} samples, {len(comparison.rows)} tensors"
-    return render_page(f"{other} against {base}", about, [render_comparison_section(comparison)])
+    sections = [render_comparison_section(comparison), render_network_section(comparison)]
+    return render_page(f"{other} against {base}", about, sections)
 
 
-def _read_asset(kind: str) -> str:
-    """Return the text of page.<kind> in this package: html, css or js."""
-    return (files(__package__) / f"page.{kind}").read_text(encoding="utf-8")
+def _read_asset(name: str) -> str:
+    """Return the text of the file `name` in this package, such as page.css."""
+    return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def _row_to_json(row: ComparedTensor) -> dict[str, object]:
     """Make the data of a row for the page's script, with short keys.
 
     "m" and "o" are the measures as they arrive and of the layer itself, "own" is the latter's SQNR,
-    "hx" and "hy" are histograms of both models over "lo" to "hi".
+    "hx" and "hy" are histograms of both models over "lo" to "hi". "low" and "high" are the range of
+    the integers, "below" the fraction of values nearer to 0 than half a step.
     """
     pair, form = row.arrived, row.stored_form
+    limits: tuple[float | None, float | None] = (None, None)
+    if form is not None:
+        lowest, highest = form.representable_range(max(len(row.shape), 2))
+        limits = float(lowest.min()), float(highest.max())
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
     return {
@@ -101,9 +134,25 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
         "sat": _to_json_number(pair.saturation),
         "clip": _to_json_number(pair.clipped_fraction),
         "used": _to_json_number(pair.used_fraction),
+        "below": _to_json_number(_fraction_below_half_step(row)),
+        "low": _to_json_number(limits[0]),
+        "high": _to_json_number(limits[1]),
         "hx": bins[0],
         "hy": bins[1],
     }
+
+
+def _fraction_below_half_step(row: ComparedTensor) -> float | None:
+    """Return the fraction of the baseline's values that round to 0 and are not 0.
+
+    None for float tensors, without values, and for factors per channel.
+    """
+    form, histogram = row.stored_form, row.arrived.x.histogram
+    if form is None or len(form.factor) > 1 or not row.arrived.count:
+        return None
+    values, counts = histogram.values()
+    is_small = (np.abs(values) < 0.5 / (form.q.scale * form.factor[0])) & (values != 0)
+    return float(counts[is_small].sum() / row.arrived.count)
 
 
 def _metrics(pair: PairMeasures) -> dict[str, object]:

@@ -209,7 +209,11 @@ OPTION_GROUPS = (
     help="Maximum time of a call at --clock; otherwise like --max-flash.",
 )
 @click.option(
-    "--budget", type=float, metavar="MINUTES", help="Start no further attempt after this time."
+    "--budget",
+    type=float,
+    metavar="MINUTES",
+    help="Start no further attempt after this time. With --report: time to try what may raise the "
+    "accuracy; then 1 by default.",
 )
 @click.option(
     "--cluster",
@@ -306,6 +310,8 @@ def quantize(
             model,
             replace(result, report=written.report),
             load_data(eval_data) if eval_data else calib,
+            calib=calib,
+            budget=options["budget"],
             state=state_feedback,
             calls=options["calls"],
             **_timing_settings(options),

@@ -32,7 +32,7 @@ __all__ = ["report"]
         "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report",
         (
             "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report --clock 300 "
-            "--sensitivity sensitivity"
+            "--calib calib.npz --sensitivity sensitivity"
         ),
     )
 )
@@ -53,6 +53,19 @@ __all__ = ["report"]
     help="The folder for report.html and .json.",
 )
 @click.option(
+    "--calib",
+    metavar="DATA",
+    help="Calibration data: try what may raise the accuracy, by quantizing again with it.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    metavar="MINUTES",
+    default=1.0,
+    show_default=True,
+    help="With --calib: time for these trials together.",
+)
+@click.option(
     "--sensitivity",
     type=PATH_TYPE,
     metavar="DIR",
@@ -68,6 +81,8 @@ def report(
     quant_model: Path,
     data: str,
     output: Path,
+    calib: str | None,
+    budget: float,
     sensitivity: Path | None,
     state: Sequence[str],
     as_json: bool,
@@ -88,6 +103,8 @@ def report(
             quant_model,
             load_data(data),
             output,
+            calib=load_data(calib) if calib else None,
+            budget=budget,
             sensitivity=sensitivity,
             state=state_feedback,
             progress=progress,

@@ -12,6 +12,8 @@ from ..escaping import escape_html
 
 __all__ = [
     "breakable_path",
+    "chart_host",
+    "collapsible",
     "copyable_command",
     "definition_list",
     "heading",
@@ -20,6 +22,8 @@ __all__ = [
     "paragraph",
     "render_table",
     "scroll_region",
+    "select_button",
+    "render_tiles",
     "svg_figure",
     "usage_bar",
 ]
@@ -28,6 +32,19 @@ __all__ = [
 def breakable_path(value: object) -> str:
     """Render a text as HTML in which narrow screens may break lines after a slash."""
     return escape_html(value).replace("/", "/<wbr>")
+
+
+def chart_host(key: str, name: str) -> str:
+    """Render the empty element with the id `key` that a script draws a chart into.
+
+    name : name of the files that the chart can be saved as.
+    """
+    return f'<div class="chart" id="{escape_html(key)}" data-chart="{escape_html(name)}"></div>'
+
+
+def collapsible(summary: str, inner: str) -> str:
+    """Render `inner` (HTML) below a line that shows and hides it; hidden at first."""
+    return f"<details><summary>{escape_html(summary)}</summary>\n{inner}\n</details>"
 
 
 def heading(name: str) -> str:
@@ -126,6 +143,28 @@ def scroll_region(name: str, inner: str) -> str:
     return (
         '<div class="scroll" role="region" tabindex="0" '
         f'aria-label="{escape_html(name)}">{inner}</div>'
+    )
+
+
+def render_tiles(tiles: Iterable[tuple[str, str, str, str]]) -> str:
+    """Render (label, value, remark, CSS class) as tiles side by side; all texts are escaped."""
+    parts = "".join(
+        f'<div class="tile {escape_html(kind)}"><div class="dim">{escape_html(label)}</div>'
+        f'<div class="big">{escape_html(value)}</div>'
+        f'<div class="dim">{escape_html(remark)}</div></div>'
+        for label, value, remark, kind in tiles
+    )
+    return f'<div class="tiles">{parts}</div>'
+
+
+def select_button(tensor: str) -> str:
+    """Render a button that shows a tensor in the graph of the network; "" without a tensor."""
+    if not tensor:
+        return ""
+    label = escape_html(f"show {tensor} in the network")
+    return (
+        f' <button type="button" class="select" data-tensor="{escape_html(tensor)}" '
+        f'aria-label="{label}">show</button>'
     )
 
 

@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from ..escaping import dump_script_json, escape_html, escape_invisible
 from ..json_values import to_json_value
+from .charts import read_charts
 
 __all__ = ["PageSection", "render_page"]
 
@@ -32,6 +33,8 @@ class PageSection:
         JSON-ready data, embedded as `data-KEY`; None for none.
     style, script
         CSS and JavaScript that the section needs in addition to the page's own.
+    charts
+        Names of the charts that the script draws, see `charts`.
     """
 
     key: str
@@ -40,6 +43,7 @@ class PageSection:
     data: object = None
     style: str = ""
     script: str = ""
+    charts: tuple[str, ...] = ()
 
 
 def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
@@ -55,13 +59,18 @@ def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
     links = "".join(
         f'<li><a href="#{part.key}">{escape_html(part.title)}</a></li>' for part in parts
     )
+    charts = dict.fromkeys(chart for part in parts for chart in part.charts)
     fields = {
         "TITLE": escape_html(title),
         "ABOUT": escape_html(about),
-        "STYLE": "\n".join([_read_asset("page.css"), *(part.style for part in parts)]),
+        "STYLE": "\n".join(
+            [_read_asset("page.css"), _read_asset("charts/charts.css"), *(p.style for p in parts)]
+        ),
         "CONTENTS": f'<nav aria-label="contents"><ul>{links}</ul></nav>' if len(parts) > 1 else "",
         "PARTS": "\n".join(map(_render_section, parts)),
-        "SCRIPT": "\n".join([_read_asset("page.js"), *(part.script for part in parts)]),
+        "SCRIPT": "\n".join(
+            [_read_asset("page.js"), read_charts("base", *charts), *(p.script for p in parts)]
+        ),
     }
     template_parts = _read_asset("page.html").split("%%")
     return "".join(fields[text] if index % 2 else text for index, text in enumerate(template_parts))

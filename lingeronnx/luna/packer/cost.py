@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ...operators.integer_ops import BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LINEAR, LSTM
-from ...targets.verdict import GraphCost, LayerCost
+from ...targets.verdict import GraphCost, LayerCost, PlannedBuffer
 from .memory.plan import MemoryPlan
-from .options import PSRAM
+from .options import PSRAM, SHARE
 from .packer_graph import PackerGraph, PackerStep
 
 __all__ = ["compute_graph_cost"]
@@ -44,6 +44,11 @@ def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int
         psram=memory.psram_bytes + constants_in_psram,
         psram_limit=external_bytes,
         largest=largest,
+        buffers=[
+            PlannedBuffer(name, used.kind, used.offset, used.size, used.first_step, used.last_step)
+            for name, used in memory.allocations.items()
+            if used.memory == SHARE and used.size
+        ],
     )
 
 

@@ -1,0 +1,230 @@
+"""Actions that may raise the accuracy of a quantized model, tried one by one within a time budget.
+
+An action is a set of options of `quantize`. It is tried by quantizing the float model again, with
+the settings recorded in the quantized model plus the options, and compared by the worst output as
+the report of `quantize` shows it, on samples held out. What was not tried says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..analysis.compare.comparison import Comparison
+from ..analysis.compare.option_trials import apply_option
+from ..common.errors import LingerOnnxError
+from ..common.escaping import quote_shell
+from ..ir import ir
+from ..quantization import QuantizedModel
+from ..runtime.provenance import load_quantize_settings
+from ..targets import DEFAULT, GraphCost, get_target
+
+__all__ = ["DEFAULT_BUDGET_MINUTES", "Action", "find_actions"]
+
+#: Minutes for all trials of actions together.
+DEFAULT_BUDGET_MINUTES = 1.0
+#: Smallest gain of an action that is shown, in dB.
+MIN_GAIN_DB = 0.5
+_MAX_ACTIONS = 5
+#: {effort: the efforts above it, each with its time relative to it}; roughly, for the budget alone.
+_SLOWER_EFFORTS = {
+    "fast": (("normal", 3.0), ("best", 12.0)),
+    "normal": (("best", 4.0),),
+    "best": (),
+}
+_WIDENED_LAYERS = 2  # layers with most error of their own that are tried with 16 bits
+
+
+@dataclass(frozen=True)
+class Action:
+    """Options of `quantize` that may help, and what they gained when tried.
+
+    Attributes
+    ----------
+    options
+        Options as one text for a shell.
+    reason
+        Why they may help.
+    gain_db
+        Difference of the worst output's SQNR in dB; None if they were not tried.
+    costs
+        What they cost, such as "+1.2 % time"; empty if nothing, or if they were not tried.
+    untried_reason
+        Why they were not tried; empty if they were.
+    relative_time
+        Expected time of a trial, relative to that of quantizing as before.
+    tensor
+        The tensor that they are about; empty if they are about the whole model.
+    """
+
+    options: str
+    reason: str
+    gain_db: float | None = None
+    costs: tuple[str, ...] = ()
+    untried_reason: str = ""
+    relative_time: float = 1.0
+    tensor: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what the page shows as JSON-ready values."""
+        fields = ("options", "reason", "gain_db", "untried_reason", "tensor")
+        return {**{name: getattr(self, name) for name in fields}, "costs": list(self.costs)}
+
+
+def find_actions(
+    model: ir.ModelLike,
+    quantized: QuantizedModel | ir.Model,
+    comparison: Comparison,
+    calib: object,
+    quantize: Callable[..., QuantizedModel],
+    *,
+    budget: float = DEFAULT_BUDGET_MINUTES,
+    **settings: Any,
+) -> list[Action]:
+    """List up to five actions, the largest proven gain first, then those that were not tried.
+
+    Actions that were tried and gain less than `MIN_GAIN_DB` are left out.
+
+    Parameters
+    ----------
+    model, quantized
+        The float model, and its integer graph or the result of `quantize`, which is then not
+        quantized again for comparison.
+    comparison
+        Comparison of both.
+    calib
+        Calibration data; None: nothing is tried.
+    quantize
+        The function `api.quantize`.
+    budget
+        Minutes for all trials. A trial that would probably take longer than what is left is not
+        started; the first one shows how long they take.
+    **settings
+        Settings of `quantize` that the file does not record: state, calls.
+    """
+    graph = ir.as_model(quantized)
+    recorded = load_quantize_settings(graph)
+    candidates = list(_list_candidates(comparison, recorded))
+    reason = ""
+    if calib is None:
+        reason = "not tried: no calibration data"
+    elif recorded is None:
+        reason = "not tried: the file does not record how it was quantized"
+    if reason:
+        return [replace(action, untried_reason=reason) for action in candidates[:_MAX_ACTIONS]]
+
+    def requantize(options: Sequence[str]) -> QuantizedModel:
+        changed = dict(recorded or {})
+        for option in options:
+            changed = apply_option(changed, option)
+        return quantize(model, calib, **changed, **settings)
+
+    trial = _ActionTrial(requantize, quantized if isinstance(quantized, QuantizedModel) else None)
+    tried: list[tuple[float, Action]] = []
+    untried: list[Action] = []
+    end, longest_s = time.monotonic() + 60 * budget, 0.0
+    for action in candidates:
+        started = time.monotonic()
+        if started + longest_s * action.relative_time > end:
+            untried.append(replace(action, untried_reason="not tried within the time budget"))
+            continue
+        result = trial.run(action)
+        if result is not None:
+            tried.append(result)
+            longest_s = max(longest_s, (time.monotonic() - started) / action.relative_time)
+    ranked = sorted(tried, key=lambda entry: -entry[0])
+    gains = [action for gain_db, action in ranked if gain_db >= MIN_GAIN_DB]
+    return [*gains, *untried][:_MAX_ACTIONS]
+
+
+def _list_candidates(
+    comparison: Comparison, recorded: Mapping[str, object] | None
+) -> Iterator[Action]:
+    """Yield what may help, the most specific first: options of findings, 16 bits, more effort."""
+    known: set[str] = set()
+    for finding in comparison.findings:
+        for option in finding.options:
+            if option not in known:
+                known.add(option)
+                yield Action(option, f"{finding.kind}: {finding.place}", tensor=finding.layer)
+    if len(comparison.findings) > 1 and comparison.options and comparison.options not in known:
+        yield Action(comparison.options, "the options of all findings that help together")
+    for row in comparison.worst[:_WIDENED_LAYERS]:
+        if row.stored_form is None or row.stored_form.q.bits > 8:
+            continue
+        option = f"--override {quote_shell(f'{row.name}=bits:16')}"
+        if option not in known:
+            reason = f"the layer with most error: {row.display_name}"
+            yield Action(option, reason, tensor=row.name)
+    settings = recorded or {}
+    target = get_target(str(settings.get("platform", DEFAULT)))
+    if settings.get("weight_scales", "tensor") == "tensor" and "channel" in target.weight_scales:
+        yield Action("--weight-scales channel", "a scale for each output channel")
+    effort = settings.get("effort", "normal")
+    for other, relative_time in _SLOWER_EFFORTS[str(effort)]:
+        yield Action(f"--effort {other}", "more methods are tried", relative_time=relative_time)
+
+
+class _ActionTrial:
+    """Quantizes a model with further options, and compares the worst output and the cost."""
+
+    def __init__(
+        self,
+        requantize: Callable[[Sequence[str]], QuantizedModel],
+        baseline: QuantizedModel | None,
+    ) -> None:
+        """Store the function that quantizes with options, and the result without, if known."""
+        self._requantize, self._baseline = requantize, baseline
+
+    def run(self, action: Action) -> tuple[float, Action] | None:
+        """Return the gain in dB, and the action with it and its costs.
+
+        None if the options cannot be applied, such as a width that the target lacks, or if the gain
+        is not defined.
+        """
+        try:
+            if self._baseline is None:
+                self._baseline = self._requantize(())
+            result = self._requantize((action.options,))
+        except LingerOnnxError:
+            return None
+        gain_db = _worst_sqnr_db(result) - _worst_sqnr_db(self._baseline)
+        if not math.isfinite(gain_db):
+            return None
+        costs = _compare_costs(self._baseline, result)
+        return gain_db, replace(action, gain_db=gain_db, costs=costs)
+
+
+def _worst_sqnr_db(result: QuantizedModel) -> float:
+    """Return the lowest SQNR of an output in dB, as the report of `quantize` shows it.
+
+    Infinite without float outputs.
+    """
+    return min((figures["sqnr"] for figures in result.report.outputs.values()), default=math.inf)
+
+
+def _compare_costs(before: QuantizedModel, after: QuantizedModel) -> tuple[str, ...]:
+    """Return what `after` costs more or less than `before`, as texts: time, weights, chip-ready."""
+    texts = []
+    old, new = before.report.time.latency, after.report.time.latency
+    if old is not None and new is not None and old.total:
+        texts += _format_change(old.total, new.total, "time")
+    texts += _format_change(_weight_bytes(before), _weight_bytes(after), "weights")
+    if before.report.chip_ready and not after.report.chip_ready:
+        texts.append("no longer chip-ready")
+    return tuple(texts)
+
+
+def _weight_bytes(result: QuantizedModel) -> float:
+    """Return the bytes of weights on the chip, 0 if they are not known."""
+    cost: GraphCost | None = result.report.cost
+    return 0.0 if cost is None else float(cost.weights)
+
+
+def _format_change(before: float, after: float, name: str) -> list[str]:
+    """Return ["+1.2 % NAME"] for a change of at least 0.1 %, else []."""
+    change = 100 * (after / before - 1) if before else 0.0
+    return [f"{change:+.1f} % {name}"] if abs(change) >= 0.1 else []
