@@ -7,7 +7,7 @@ from importlib.resources import files
 from ...common.escaping import escape_html
 from ...common.pages import PageSection, components, render_page
 from ...common.text import group_by_key, mask_quotes_and_numbers
-from ...operators.rules import Violation
+from ...operators.lowerings import Violation
 from ...quantization.report.report import format_level
 from ...targets import VerdictFinding
 from .report import Check
