@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeVar
 
 import onnx
 
-from benchmarks import operator_names
+from benchmarks import operator_lists, operator_names
 from lingeronnx.operators.integer_ops import INTEGER_OPS, TRAINING_ONLY_OPS
 from lingeronnx.targets import PLATFORMS
 
@@ -70,6 +70,17 @@ OPERATOR_CLASS_FILES = (
     "lingeronnx/operators/*/integer_op.py",
     "lingeronnx/operators/*/reference.py",
     "lingeronnx/operators/_reference_op.py",
+)
+
+#: Files, or folders, of a family of operators. The import contracts in pyproject.toml name each.
+FAMILY_FILES = (
+    "__init__",
+    "exact_qdq",
+    "integer_op",
+    "lowering",
+    "reference",
+    "table_functions",
+    "training_kernels",
 )
 
 #: Where "@" is a rule of the packer's, and not a mark in a tensor's name.
@@ -403,6 +414,27 @@ def find_operator_lists(checkout: Checkout) -> Iterator[Violation]:
         yield Violation("benchmarks/operator_names.py", 1, f"no list is left for reason {prefix!r}")
 
 
+def find_integer_operator_lists(checkout: Checkout) -> Iterator[Violation]:
+    """What several integer operators have in common is an attribute of each, not a list elsewhere."""
+    for file in checkout.core_files:
+        if not operator_lists.is_counted(file.path):
+            continue
+        for each in operator_lists.find_integer_operator_collections(file.tree):
+            message = f"a list of {', '.join(each.names)}; ask an attribute of the operator"
+            yield Violation(file.path, each.line, message)
+
+
+def find_unknown_family_files(checkout: Checkout) -> Iterator[Violation]:
+    """A family of operators has files of the kinds that the import contracts know."""
+    for file in checkout.core_files:
+        parts = Path(file.path).with_suffix("").parts[2:]
+        if not file.path.startswith("lingeronnx/operators/") or len(parts) < 2:
+            continue
+        if parts[1] not in FAMILY_FILES:
+            message = f"no kind of file in a family of operators; known: {', '.join(FAMILY_FILES)}"
+            yield Violation(file.path, 1, message)
+
+
 def find_duplicate_classes(checkout: Checkout) -> Iterator[Violation]:
     """No two classes have one name, a leading underscore aside; classes of operators may."""
     operators = {schema.name.lower() for schema in onnx.defs.get_all_schemas_with_history()}
@@ -520,6 +552,8 @@ RULES = (
     Rule("integer-operator-name", find_integer_operator_names),
     Rule("parsed-name", find_parsed_names),
     Rule("operator-list", find_operator_lists),
+    Rule("integer-operator-list", find_integer_operator_lists),
+    Rule("family-file", find_unknown_family_files),
     Rule("duplicate-class", find_duplicate_classes),
     Rule("any", find_excess_any),
     Rule("silent-pass", find_silent_passes),

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..operators.integer_ops import CONV1D, CONV2D, LINEAR
+from ..operators.integer_ops import LINEAR, find_integer_op_by_name
 from .layer_subgraph import LayerSubgraph
 
 __all__ = ["LayerAccumulators", "extract_accumulators"]
 
-_CONVOLUTIONS = (CONV1D.name, CONV2D.name)
 _MAX_TRIED_WEIGHTS = 8  # the likeliest first
 
 
@@ -240,7 +239,8 @@ def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
     if index < 0 or (relu and layer.nodes[-1].input[0] != layer.nodes[index].output[0]):
         return None
     node, op_type = layer.nodes[index], layer.operators[index]
-    if op_type not in (*_CONVOLUTIONS, LINEAR.name) or node.input[0] not in layer.inputs:
+    is_linear = op_type == LINEAR.name
+    if node.input[0] not in layer.inputs or not (is_linear or _is_convolution(op_type)):
         return None
     weight, expected = layer.constants.get(node.input[1]), layer.compute()
     attributes = layer.attributes(index)
@@ -252,7 +252,6 @@ def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
     bias = np.zeros(len(weight), np.int64)
     if stored_bias is not None:
         bias = stored_bias.astype(np.int64).reshape(-1)
-    is_linear = op_type == LINEAR.name
     accumulators = LayerAccumulators(
         patches=_extract_rows(x) if is_linear else _extract_patches(x, weight, attributes),
         weight=weight.reshape(len(weight), -1).astype(np.int64),
@@ -268,6 +267,12 @@ def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
     rows = accumulators.saturate(accumulators.round_half_up(accumulators.accumulators))
     is_exact = np.array_equal(accumulators.from_channel_rows(rows), expected)
     return accumulators if is_exact else None
+
+
+def _is_convolution(op_type: str) -> bool:
+    """Whether a channel of the integer operator sums over windows of the inputs of its group."""
+    form = find_integer_op_by_name(op_type)
+    return form is not None and form.width_axes is not None and form.width_axes.is_grouped
 
 
 def _get_shift(attributes: Mapping[str, object]) -> int | None:

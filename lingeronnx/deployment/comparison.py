@@ -20,7 +20,7 @@ import numpy as np
 
 from ..common.errors import ConfigError, DataError, split_words
 from ..ir import ir
-from ..operators.integer_ops import DEQUANT, GRU, LSTM
+from ..operators.integer_ops import DEQUANT, find_integer_op_by_name
 from ..runtime.program_parts import split_into_parts
 from ..runtime.streaming import CallCount
 from ..targets import require_measured
@@ -368,7 +368,8 @@ def _explain_difference(
     if not causes:
         causes = [Cause(_UNEXPLAINED, _explain_missing_cause(location["differing"]), False)]
         if actual is not None:
-            is_recurrent = expected.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
+            form = find_integer_op_by_name(graph.operators[tensor])
+            is_recurrent = expected.ndim == 3 and form is not None and bool(form.states)
             remarks += describe_patterns(expected, actual, is_recurrent)
     return TensorDifference(
         tensor,

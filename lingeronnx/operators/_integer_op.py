@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.kernel import Kernel
 
@@ -34,6 +34,7 @@ __all__ = [
     "KernelInfo",
     "Format",
     "UnaryIntegerOp",
+    "WidthAxes",
     "make_qparams",
     "read_attributes",
     "qparams_from_attributes",
@@ -177,6 +178,17 @@ def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[flo
             )
 
 
+class WidthAxes(NamedTuple):
+    """The axes of input and weight that have the same size.
+
+    If `is_grouped`, the input has that size times the groups.
+    """
+
+    input_axis: int
+    weight_axis: int
+    is_grouped: bool = False
+
+
 class Format:
     """An integer operator; the defaults are those of operators that only move data.
 
@@ -218,6 +230,16 @@ class Format:
         Attributes with another name in dialect v3.
     has_inexact_float_model
         Whether its float model differs from it by more than rounding.
+    rounds_inside
+        Whether it rounds values that it does not return. A lookup table does not.
+    states
+        State outputs of a recurrent layer and their bits (0: those of the sequence).
+    width_axes
+        Axes of input and weight that must have the same size; None without a weight.
+    needs_single_sample
+        Whether axis 0 of its input is the batch, of one sample on most chips.
+    converts_to_or_from_float
+        Whether it stands between float tensors and integers.
     """
 
     name: str
@@ -242,6 +264,11 @@ class Format:
         {"data_bits": "x_bits", "parameter_bits": "w_bits"}
     )
     has_inexact_float_model = False
+    rounds_inside = False
+    states: Mapping[str, int] = MappingProxyType({})
+    width_axes: WidthAxes | None = None
+    needs_single_sample = False
+    converts_to_or_from_float = False
 
     def __repr__(self) -> str:
         """Return the current name of the operator."""

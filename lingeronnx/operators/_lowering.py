@@ -93,6 +93,8 @@ class Op:
     runs_on_host_when_last = False
     #: Whether an output without integer consumers may have more bits, or be float.
     allows_wide_output = False
+    #: Whether its output takes a positive factor per channel that all its inputs have.
+    passes_channel_factors = False
     #: Whether it may emit a Reshape; in graphs of one sample, axis 0 is then 1.
     may_emit_reshape = False
 

@@ -60,7 +60,15 @@ SOURCES = {
         I = path.name.partition("_")
         J = ("Relu", "Tanh", "Abs")  # operator-list
         K = ("Relu", "Tanh", "Abs")
+        L = (CONV2D, LINEAR)  # integer-operator-list
+        M = {formats.CONV2D.name: 1, "other": 2}
         ''',
+    "lingeronnx/operators/conv/integer_op.py": """\
+        A = (CONV2D, CONV1D)
+        """,
+    "lingeronnx/operators/conv/helpers.py": """\
+        import json  # family-file
+        """,
     "lingeronnx/luna/chip.py": """\
         NAME = "venus"
         MARK = "Conv2dInt"

@@ -14,7 +14,6 @@ from ...ir.plan import Affine
 from ...operators.integer_ops import (
     ATTRIBUTE_RENAMES,
     DEQUANT,
-    QUANT,
     REQUANT,
     Format,
     find_integer_op,
@@ -183,9 +182,8 @@ def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Ite
         return
     if has_quant_mode:  # replaces platform_quant, on layers with weights and on Requant
         is_required = op_format is REQUANT or _has_weights(op_format)
-        is_required = is_required and op_format not in (QUANT, DEQUANT)
     else:
-        is_required = op_format not in (QUANT, DEQUANT, REQUANT)
+        is_required = op_format is not REQUANT and not op_format.converts_to_or_from_float
     if is_required:
         yield f"{key} ({chip_attributes[key]})"
 

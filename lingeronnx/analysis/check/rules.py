@@ -17,19 +17,12 @@ from ...ir.attributes import Attributes, get_int, get_number, get_scales
 from ...ir.plan import Affine
 from ...operators.integer_ops import (
     AVG_POOL2D,
-    BATCH_NORM2D,
     CONCAT,
-    CONV1D,
-    CONV2D,
-    CONV_TRANSPOSE2D,
     DIV,
     LINEAR,
-    MAX_POOL,
     PAD,
     QUANT,
-    SIGMOID,
     SLICE,
-    TANH,
     TRANSPOSE,
     Format,
 )
@@ -234,7 +227,7 @@ def check_bias_type(integer_node: IntegerNode, target: Target) -> object:
 def check_single_sample(integer_node: IntegerNode, target: Target) -> object:
     """graphs for a chip have a batch of one sample | write the graph with batch 1."""
     shape = ir.get_shape(integer_node.node.inputs[0]) if integer_node.node.inputs else None
-    if not target.single_sample or not shape or integer_node.form not in _IMAGE_FORMATS:
+    if not target.single_sample or not shape or not integer_node.form.needs_single_sample:
         return None
     return f"batch {shape[0] or 'of any size'}" if shape[0] != 1 else None
 
@@ -270,7 +263,7 @@ def check_curve_scale(integer_node: IntegerNode, target: Target) -> object:
     """a sigmoid or tanh uses its input's scale, of 11 fractional bits or more where required |
     quantize again.
     """
-    if integer_node.form not in (SIGMOID, TANH):
+    if integer_node.form.kind is not LutArithmetic:
         return None
     arithmetic = target.get_arithmetic(integer_node.form.name, LutArithmetic)
     if arithmetic is None or integer_node.attrs.get("scale_x") is None:
@@ -336,8 +329,6 @@ RULES: tuple[Rule, ...] = (
     check_slice_steps,
     check_pad_mode,
 )
-
-_IMAGE_FORMATS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_NORM2D)
 
 
 def _is_power_of_two(scale: float) -> bool:

@@ -18,7 +18,6 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.plan import Affine
-from ...operators import integer_ops
 from ...operators.lowerings import Op
 from ...quantization import PlannedModel
 from ...quantization.lower import lower
@@ -30,16 +29,6 @@ __all__ = ["FINE_BITS", "IntegerOperator", "KernelRunner", "build_integer_operat
 
 #: Bits of kernel inputs that a trial leaves in float.
 FINE_BITS = 16
-
-#: Operators that round internal values. (Table lookups round their output only; on some chips they
-#: take only 8-bit inputs.)
-_APPROXIMATING_FORMATS = (
-    integer_ops.LSTM,
-    integer_ops.GRU,
-    integer_ops.SOFTMAX,
-    integer_ops.LOG_SOFTMAX,
-    integer_ops.LAYER_NORM,
-)
 
 #: Whether all inputs are on the plan's grid, and the grid of the operator's own tensors: "plan" or
 #: "wide".
@@ -211,10 +200,10 @@ def _build_variants(
 def _variant_keys(op: Op, has_wide: bool) -> list[VariantKey]:
     """Return (whether inputs have the plan's grid, output grid) of the variants that trials need.
 
-    Only (True, "plan"), except for operators that approximate (recurrent layers, Softmax,
+    Only (True, "plan"), except for operators that round inside (recurrent layers, Softmax,
     normalization): these also with fine inputs, and with `has_wide` also with the grid "wide".
     """
-    if op.integer_op not in _APPROXIMATING_FORMATS:
+    if not op.integer_op.rounds_inside:
         return [(True, "plan")]
     return list(product((True, False), ("plan", "wide") if has_wide else ("plan",)))
 

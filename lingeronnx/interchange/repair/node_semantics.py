@@ -24,9 +24,7 @@ from ...operators.integer_ops import (
     BATCH_NORM2D,
     DEQUANT,
     GATHER,
-    GRU,
     INTEGER_OPS,
-    LSTM,
     QUANT,
     TRAINING_ONLY_OPS,
     Format,
@@ -41,7 +39,6 @@ __all__ = [
     "OTHER",
     "REAL",
     "REALS",
-    "RECURRENT",
     "IntegerReader",
     "TensorKind",
     "TensorDemand",
@@ -85,7 +82,6 @@ ON_DEMAND_OPS = (
 PASS_THROUGH_OPS = {
     form.name for form in INTEGER_OPS if not form.domain
 } - ON_DEMAND_OPS - INDEX_OPS | float_ops.PERMUTATION_OPS
-RECURRENT = {LSTM, GRU}
 
 #: Attribute names before the first generation -> current names. Batch normalization had separate
 #: scales for its product and for its sum.
@@ -400,7 +396,7 @@ def _activation_inputs(node: NodeView) -> Sequence[int]:
     if form is None:
         has_scales = any(name.startswith("scale_") for name in node.attributes)
         return range(len(node.inputs)) if has_scales else [0]
-    if form in RECURRENT:
+    if form.states:
         return [0]  # lengths are indices, states may be either
     return [] if form is GATHER else form.kernel_inputs(make_op_view(node))
 
@@ -414,7 +410,7 @@ def real_inputs(node: NodeView) -> list[int]:
     if is_quant(node):
         return [0][: len(node.inputs)]
     form = integer_operator(node)
-    if form is None or form not in RECURRENT or "scale_i" not in node.attributes:
+    if form is None or not form.states or "scale_i" not in node.attributes:
         return []
     for index, tensor in enumerate(node.inputs):
         is_weight = tensor is not None and tensor.constant_type == TensorProto.INT8

@@ -8,21 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from ...ir import float_ops
-from ...operators.integer_ops import (
-    BATCH_NORM2D,
-    CONV1D,
-    CONV2D,
-    CONV_TRANSPOSE2D,
-    GRU,
-    LAYER_NORM,
-    LINEAR,
-    LSTM,
-)
+from ...operators.integer_ops import Format
 from ...operators.schemas import register_schemas, to_checkable_model
 from .graph_view import GraphView, NodeView, node_label
 from .node_semantics import integer_operator
@@ -39,26 +29,6 @@ Sizes = dict[str, tuple[int, Dims | None]]
 #: branches of a control flow operator may differ from each other.
 _UNINFERRED_OPS = float_ops.CONTROL_FLOW_OPS | {"ArgMax"}
 _UNKNOWN_DOMAIN = "lingeronnx.unknown"
-
-
-class _WidthAxes(NamedTuple):
-    """The axes of input and weight that must have the same size, per group if `is_grouped`."""
-
-    input_axis: int
-    weight_axis: int
-    is_grouped: bool = False
-
-
-_WIDTH_AXES = {
-    CONV2D.name: _WidthAxes(1, 1, is_grouped=True),
-    CONV1D.name: _WidthAxes(1, 1, is_grouped=True),
-    CONV_TRANSPOSE2D.name: _WidthAxes(1, 0),
-    LINEAR.name: _WidthAxes(-1, -1),
-    BATCH_NORM2D.name: _WidthAxes(1, 0),
-    LAYER_NORM.name: _WidthAxes(-1, -1),
-    LSTM.name: _WidthAxes(-1, -1),
-    GRU.name: _WidthAxes(-1, -1),
-}
 
 
 def infer_shapes(model: ModelProto) -> Sizes:
@@ -208,17 +178,17 @@ def _find_width_mismatch(node: NodeView, shapes: Sequence[Dims | None]) -> str |
     "width" if its channels are not those of the weight times the groups. None if they match, sizes
     are unknown, or the operator is no layer. `shapes` has the shapes of the inputs.
     """
-    name = _operator_name(node)
-    if name not in _WIDTH_AXES or len(shapes) < 2:
+    form = integer_operator(node)
+    if form is None or form.width_axes is None or len(shapes) < 2:
         return None
-    axes, input_shape = _WIDTH_AXES[name], shapes[0]
-    weight_shape = _find_weight_shape(name, shapes)
+    axes, input_shape = form.width_axes, shapes[0]
+    weight_shape = _find_weight_shape(form, shapes)
     if input_shape is None or not weight_shape:
         return None
     rank = len(input_shape)
     if not -rank <= axes.input_axis < rank:
         return "rank"
-    if name.startswith("Conv") and rank != len(weight_shape):
+    if form.name.startswith("Conv") and rank != len(weight_shape):
         return "rank"
     groups = _group_count(node) if axes.is_grouped else 1
     input_width, weight_width = input_shape[axes.input_axis], weight_shape[axes.weight_axis]
@@ -232,15 +202,14 @@ def _group_count(node: NodeView) -> int:
     return next((int(item.i) for item in node.proto.attribute if item.name == "group"), 1)
 
 
-def _find_weight_shape(name: str, shapes: Sequence[Dims | None]) -> Dims | None:
+def _find_weight_shape(form: Format, shapes: Sequence[Dims | None]) -> Dims | None:
     """Return the weight's shape, the first known one of `shapes` after input 0.
 
-    None if none is known. `name` is the operator of the integer layer; for LSTM and GRU only shapes
-    of two axes count, since lengths and states come before the weights.
+    None if none is known. Of an operator with states only shapes of two axes count, since lengths
+    and states come before the weights.
     """
     for shape in shapes[1:]:
-        # Recurrent layers have lengths and states before the weights, which are matrices.
-        if shape is not None and (name not in (LSTM.name, GRU.name) or len(shape) == 2):
+        if shape is not None and (not form.states or len(shape) == 2):
             return shape
     return None
 

@@ -34,7 +34,6 @@ from .node_semantics import (
     OTHER,
     REAL,
     REALS,
-    RECURRENT,
     TensorDemand,
     TensorKind,
     always_passes_integers,
@@ -268,7 +267,7 @@ class KindAnalysis:
             return _unknown_operator_kind(attrs, input_kinds, bits)
         if form.allows_float_output and attrs.get("scale_o") is None:
             return FLOAT
-        if form in RECURRENT and index:
+        if form.states and index:
             return self._recurrent_state_kind(node, form, attrs, index, tensor, bits)
         if form is SHUFFLE_CHANNEL:
             return input_kinds[0] if input_kinds else MISSING

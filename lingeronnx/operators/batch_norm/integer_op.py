@@ -9,7 +9,7 @@ from simulator.kernel import Kernel
 from ...ir import ir
 from ...ir.attributes import Attributes, get_number
 from .. import shape_inference as rules
-from .._integer_op import Attr, Format
+from .._integer_op import Attr, Format, WidthAxes
 from .._kernel_info import KernelInfo
 from .._weighted_op import WEIGHT_ATTRIBUTES, WeightedIntegerOp, accumulator_scale
 from ..float_model import FloatNodeBuilder
@@ -25,6 +25,8 @@ class BatchNorm2d(WeightedIntegerOp):
     """
 
     name = "BatchNorm2dInt"
+    width_axes = WidthAxes(1, 0)
+    needs_single_sample = True
     signature = Signature(
         "x:integer w:weight b:bias? mean:real? var:real?",
         "integer",

@@ -150,6 +150,7 @@ class Relu(Op):
     """Rectifier, ``max(0, x)``: Relu."""
 
     integer_op = integer_ops.RELU
+    passes_channel_factors = True
     floats = (("", "Relu"),)
     scale_constraints = _SCALE_CONSTRAINTS
     preserves_integers = True

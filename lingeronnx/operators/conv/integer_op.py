@@ -13,7 +13,7 @@ from simulator.kernel import Kernel
 from ...ir import ir
 from ...ir.attributes import Attributes, AttributeValue, get_int, get_ints
 from .. import shape_inference as rules
-from .._integer_op import Attr, Format
+from .._integer_op import Attr, Format, WidthAxes
 from .._kernel_info import KernelInfo
 from .._weighted_op import WEIGHT_ATTRIBUTES, WeightedIntegerOp
 from ..float_model import FloatNodeBuilder
@@ -26,6 +26,8 @@ class Conv2d(WeightedIntegerOp):
     """Two-dimensional convolution, including grouped and depthwise ones."""
 
     name = "Conv2dInt"
+    width_axes = WidthAxes(1, 1, is_grouped=True)
+    needs_single_sample = True
     weight_ranks = (4,)
     signature = Signature(
         "x:integer w:weight b:bias?",
@@ -108,6 +110,8 @@ class ConvTranspose2d(WeightedIntegerOp):
     """Two-dimensional transposed convolution."""
 
     name = "ConvTranspose2dInt"
+    width_axes = WidthAxes(1, 0)
+    needs_single_sample = True
     weight_ranks = (3, 4)
     signature = Signature(
         "x:integer w:weight b:bias?",

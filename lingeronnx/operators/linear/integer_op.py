@@ -22,7 +22,7 @@ from ...ir.plan import MAX_GROUP_FACTOR, Affine, PerGroup, make_grouped_qparams
 from ...targets.arithmetic import LayerArithmetic
 from .. import shape_inference as rules
 from .._binary_op import BINARY_ZERO_POINTS, BinaryIntegerOp
-from .._integer_op import Attr, Format, qparams_from_attributes
+from .._integer_op import Attr, Format, WidthAxes, qparams_from_attributes
 from .._kernel_info import KernelInfo
 from .._weighted_op import WEIGHT_ATTRIBUTES, WeightedIntegerOp, accumulator_scale
 from ..float_model import FloatNodeBuilder
@@ -89,6 +89,7 @@ class Linear(WeightedIntegerOp):
     """Fully connected layer with a constant weight."""
 
     name = "LinearInt"
+    width_axes = WidthAxes(-1, -1)
     weight_ranks = (2,)
     signature = Signature("x:integer w:weight b:bias? m:factors?", "result", rules.infer_linear)
     v3_name = "QLinear"

@@ -50,6 +50,7 @@ class MaxPool(Format):
     """Maximum of each window; padding is never the maximum."""
 
     name = "MaxPool"
+    needs_single_sample = True
     nonstandard_usage = (
         "on int8 below opset 12 (the vendor's older graphs), and on int16, which "
         "the standard never allows"
@@ -76,6 +77,7 @@ class AvgPool2d(UnaryIntegerOp):
     """Mean of each window of an image."""
 
     name = "AvgPool2dInt"
+    needs_single_sample = True
     signature = Signature(
         "x:integer", "integer", rules.infer_like_standard("AveragePool", rules.type_of_bits)
     )

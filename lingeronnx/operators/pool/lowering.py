@@ -255,6 +255,7 @@ class MaxPool(Op):
     """Maximum of each window, without padding."""
 
     integer_op = integer_ops.MAX_POOL
+    passes_channel_factors = True
     floats = (("", "MaxPool"),)
     preserves_integers = True
 
@@ -303,6 +304,7 @@ class AvgPool2d(Op):
     """Average of each window: AvgPool2dInt."""
 
     integer_op = integer_ops.AVG_POOL2D
+    passes_channel_factors = True
     scale_constraints = Scaling(
         shared_scales=_shared_average_scale, max_output_exponent=_max_output_exponent
     )

@@ -34,6 +34,7 @@ class Quant(Format):
     """
 
     name = v3_name = "Quant"
+    converts_to_or_from_float = True
     signature = Signature("x:real", "integer", rules.keep_input_shape(rules.data_bits_type))
     v3_attribute_names = MappingProxyType({})
     kind = QuantArithmetic
@@ -119,6 +120,7 @@ class Dequant(Format):
     """Integer to float: ``(x - zero_point) / scale_o``."""
 
     name = v3_name = "Dequant"
+    converts_to_or_from_float = True
     signature = Signature("x:integer", "real", rules.keep_input_shape(rules.float32_type))
     v3_attribute_names = MappingProxyType({})
     supports_zero_points = True

@@ -24,7 +24,7 @@ from ...ir.attributes import Attributes, AttributeValue, get_int, get_number
 from ...ir.plan import Affine
 from ...targets import arithmetic as kinds
 from .. import shape_inference as rules
-from .._integer_op import Attr, Format
+from .._integer_op import Attr, Format, WidthAxes
 from .._kernel_info import KernelInfo
 from ..float_model import FloatNodeBuilder
 from ..shape_inference import Signature
@@ -147,13 +147,13 @@ class RecurrentIntegerOp(Format):
     extra_attributes = _EXTRA_ATTRIBUTES
     allows_float_output = True
     has_inexact_float_model = True
+    width_axes = WidthAxes(-1, -1)
+    rounds_inside = True
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
     kernel_gate_order: ClassVar[str]  # of the simulator
     standard_op: ClassVar[str]
     standard_gate_order: ClassVar[str]
     kind: type[kinds.LstmArithmetic] | type[kinds.GruArithmetic]
-    #: State outputs and their bits (0: those of the sequence).
-    states: ClassVar[Mapping[str, int]]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return a copy of `attrs`: dialect v3 has the same attributes for recurrent layers."""

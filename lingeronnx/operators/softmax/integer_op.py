@@ -24,7 +24,14 @@ from ...ir.attributes import Attributes, AttributeValue, get_int, get_number
 from ...ir.plan import Affine
 from ...targets.arithmetic import LayerNormArithmetic, SoftmaxArithmetic, SoftmaxRowRule
 from .. import shape_inference as rules
-from .._integer_op import Attr, Format, UnaryIntegerOp, qparams_from_attributes, rename_dim_to_axis
+from .._integer_op import (
+    Attr,
+    Format,
+    UnaryIntegerOp,
+    WidthAxes,
+    qparams_from_attributes,
+    rename_dim_to_axis,
+)
 from .._kernel_info import KernelInfo
 from ..float_model import FloatNodeBuilder
 from ..shape_inference import Signature
@@ -52,6 +59,8 @@ class LayerNorm(Format):
     )
     extra_attributes = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
     kind = LayerNormArithmetic
+    width_axes = WidthAxes(-1, -1)
+    rounds_inside = True
     v3_name = "QLayerNorm"
     has_inexact_float_model = True
     aliases = ("QLayerNorm2d",)
@@ -197,6 +206,7 @@ class Softmax(UnaryIntegerOp):
     allows_float_output = True
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
     kind = SoftmaxArithmetic
+    rounds_inside = True
     v3_name: str | None = "QSoftmax"
     has_inexact_float_model = True
     standard_op = "Softmax"

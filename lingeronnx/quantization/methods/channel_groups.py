@@ -14,15 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ir import float_ops, ir
-from ...operators.integer_ops import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...operators.lowerings import Op
 from ...operators.selection.integer_op import read_constant_slices
 from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition, quantized_tensors
 
 __all__ = ["ChannelGroup", "find_channel_groups"]
-
-_CHANNELWISE_OPS = frozenset({RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name})
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,7 @@ def _link_channels(factor_sets: FactorSets, node: ir.Node, op: Op) -> list[_Chan
             factor_sets.pin(output)
         return []
     links = _link_data_movement(node, inputs, output)
-    if op.name in _CHANNELWISE_OPS or _is_flatten_of_1x1(node):
+    if op.passes_channel_factors or _is_flatten_of_1x1(node):
         links = _link_equal_channels(node, inputs, output)
     if links is None:
         for name in quantized_tensors(node, op):

@@ -10,7 +10,7 @@ from typing import Any
 from ...common.deprecation import keep_old_members
 from ...ir import ir
 from ...ir.name_mapping import NameMapping
-from ...operators.integer_ops import DEQUANT, QUANT
+from ...operators.integer_ops import find_integer_op
 from ...runtime.program_parts import ProgramPart, split_into_parts
 from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
 from ..partition import count_float_operations
@@ -246,6 +246,12 @@ def _describe_chip_part(part: ProgramPart, user_names: dict[str, str]) -> PartRe
     )
 
 
+def _converts_to_or_from_float(node: ir.Node) -> bool:
+    """Whether an integer `node` is a Quant or Dequant."""
+    form = find_integer_op(node)
+    return form is not None and form.converts_to_or_from_float
+
+
 def _blame_node(part: ProgramPart, finding: VerdictFinding, cost: GraphCost | None) -> str:
     """Return the node that a finding refers to.
 
@@ -255,9 +261,7 @@ def _blame_node(part: ProgramPart, finding: VerdictFinding, cost: GraphCost | No
     needs too much by itself, it is the one that needs the most.
     """
     node_names = {
-        str(node.name)
-        for node in part.graph.graph
-        if node.op_type not in (QUANT.name, DEQUANT.name)
+        str(node.name) for node in part.graph.graph if not _converts_to_or_from_float(node)
     }
     if finding.node in node_names or cost is None:
         return finding.node

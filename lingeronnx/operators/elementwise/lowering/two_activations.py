@@ -148,6 +148,7 @@ class Add(BinaryOp):
     """Sum of two activations."""
 
     integer_op = integer_ops.ADD
+    passes_channel_factors = True
     scale_constraints = _make_sum_scale_constraints(integer_ops.ADD)
     floats: tuple[tuple[str, str], ...] = (("", "Add"),)
     constraints = (check_equal_shapes,)
@@ -188,6 +189,7 @@ class Sub(Add):
     """
 
     integer_op = integer_ops.SUB
+    passes_channel_factors = False
     scale_constraints = _make_sum_scale_constraints(integer_ops.SUB)
     floats = (("", "Sub"),)
 
