@@ -3,7 +3,7 @@
 import numpy as np
 
 from lingeronnx.ir import ir
-from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
+from lingeronnx.quantization.normalize.folding.shape_tracing import fold_known_shapes, trace_shapes
 from tests.passes.helpers import graph, rand
 
 
@@ -42,3 +42,19 @@ def test_model_that_takes_one_sample_only():
         "g (float[N,3] x) => (float[1,3] y) { e = Exp(x) y = Reshape(e, t) }", t=np.array([1, 3])
     )
     assert traced(model, x=rand(1, 3))["y"] == (1, 3)
+
+
+def test_sizes_that_are_cast_first_are_known():
+    """Keras casts the shape before it takes the number of steps."""
+    model = graph(
+        "g (float[N,7,3] x) => (int32[1] y, int32[3] z) { t = Transpose<perm = [1, 0, 2]>(x) "
+        "s = Shape(t) c = Cast<to = 6>(s) q = Slice(c, zero, one) y = Identity(q) z = Identity(c) }",
+        zero=np.array([0]),
+        one=np.array([1]),
+    )
+    trace_shapes(model, {"x": rand(1, 7, 3)})
+    fold_known_shapes(model)
+    assert not [node for node in model.graph if node.op_type == "Slice"]
+    steps = ir.require_const_value(model.graph.initializers["q_known"])
+    assert steps.tolist() == [7]
+    assert steps.dtype == np.int32

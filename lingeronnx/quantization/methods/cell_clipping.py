@@ -1,12 +1,13 @@
-"""Simulate the cells of LSTM layers in float, and report those that the target clips.
+"""Simulate the cells of LSTM layers in float, and find those that the target clips.
 
-The cell is not a tensor of the graph, so it has no statistics; but the user can do something about
-a cell that is clipped.
+The cell is not a tensor of the graph, so it has no statistics. A platform with states of 16 bits
+keeps larger cells with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,16 +17,54 @@ from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..partition import Partition
 
-__all__ = ["format_cell_clipping", "simulate_retained_cells"]
+__all__ = ["ClippedCells", "find_clipped_cells", "simulate_retained_cells"]
 
 
-def format_cell_clipping(
+class ClippedCells(NamedTuple):
+    """An integer LSTM whose cells exceed what the target keeps with a state of 8 bits.
+
+    Attributes
+    ----------
+    node
+        The layer.
+    max_abs
+        Largest product of forget gate and cell on the calibration data.
+    limit
+        Largest product that the target keeps.
+    clipped_fraction
+        Fraction of the values above the limit.
+    """
+
+    node: ir.Node
+    max_abs: float
+    limit: float
+    clipped_fraction: float
+
+    @property
+    def output(self) -> str:
+        """The name of the layer's output, whose state it has."""
+        return ir.output_name(self.node)
+
+    def describe(self, target_name: str, state_bits: int) -> str:
+        """Describe the cells for the report, with the width that the state of the layer has."""
+        values = (
+            f"LSTM {self.node.name}: retained cell values reach {self.max_abs:.1f} on the "
+            "calibration data; "
+        )
+        clipping = f"clips them at {self.limit:g} ({self.clipped_fraction:.1%} of values)"
+        if state_bits > 8:
+            return (
+                f"{values}its state has {state_bits} bits, because {target_name} {clipping} with 8"
+            )
+        return f"{values}{target_name} {clipping}"
+
+
+def find_clipped_cells(
     partition: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
-) -> list[str]:
-    """Return a note for each integer LSTM whose forget gate times cell exceeds the target's limit.
+) -> list[ClippedCells]:
+    """Return the integer LSTMs whose forget gate times cell exceeds the target's limit.
 
-    The note gives the largest value and the fraction of values above the limit. Empty if the target
-    has no limit, or no LSTM exceeds it.
+    Empty if the target has no limit, or no LSTM exceeds it.
 
     Parameters
     ----------
@@ -48,20 +87,12 @@ def format_cell_clipping(
             layers.append(node)
     if not layers:
         return []
-    remedy = ""
-    if not target.is_int8_only:
-        remedy = " with 8 bits; use 16 bits: --override type:LSTM=bits:16"
-    notes = []
+    clipped = []
     for node, cells in _simulate_layers(layers, partition, feed):
-        max_abs = cells.max(initial=0.0)
-        if max_abs <= limit:
-            continue
-        share = float((cells > limit).mean())
-        notes.append(
-            f"LSTM {node.name}: retained cell values reach {max_abs:.1f} on the calibration data; "
-            f"{target.name} clips them at {limit:g} ({share:.1%} of values){remedy}"
-        )
-    return notes
+        max_abs = float(cells.max(initial=0.0))
+        if max_abs > limit:
+            clipped.append(ClippedCells(node, max_abs, limit, float((cells > limit).mean())))
+    return clipped
 
 
 def _simulate_layers(

@@ -196,15 +196,18 @@ class TensorScalePolicy:
         )
 
 
-def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> ScalePolicy:
+def resolve_scale_policy(
+    prepared: PreparedModel, partition: Partition, wide_states: Sequence[str] = ()
+) -> ScalePolicy:
     """Return the policy for scales, with 16 bits for tensors and weights that states depend on.
 
-    Which these are follows from the setting `state`; none if activations have 16 bits anyway.
+    Which these are follows from the setting `state`; none if activations have 16 bits anyway. The
+    tensors `wide_states` have 16 bits as well.
     """
     conf = prepared.conf
-    wide_names: list[str] = []
+    wide_names = list(wide_states)
     if conf.bits < 16:
-        wide_names = find_16bit_state_tensors(partition, conf.state, prepared.target)
+        wide_names += find_16bit_state_tensors(partition, conf.state, prepared.target)
     return build_scale_policy(prepared, partition, wide_names)
 
 

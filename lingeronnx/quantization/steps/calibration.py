@@ -12,7 +12,7 @@ from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ...runtime.runners import FloatRunner
 from ..calibration.constant_inputs import ConstantInputDetector
 from ..calibration.statistics import TensorStats, collect_stats
-from ..methods.cell_clipping import format_cell_clipping
+from ..methods.cell_clipping import find_clipped_cells
 from ..methods.equalize import ChannelStats, equalize_channels
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel
@@ -47,6 +47,8 @@ class CalibrationResult:
         {tensor: axis} of tensors whose only consumers are Softmaxes; their logits were clipped.
     shared
         Groups of tensors that share a scale.
+    wide_states
+        Outputs of LSTM layers whose states have 16 bits, so that their cells are not clipped.
     """
 
     effort: str
@@ -57,6 +59,7 @@ class CalibrationResult:
     channel_stats: Mapping[str, ChannelStats] = field(default_factory=dict)
     softmax_axes: Mapping[str, int] = field(default_factory=dict)
     shared: Sequence[SharedScaleGroup] = ()
+    wide_states: Sequence[str] = ()
 
 
 def calibrate_model(
@@ -84,6 +87,7 @@ def calibrate_model(
     batch_size = choose_batch_size(bytes_per_sample(partition.graph), conf.batch, conf.budget)
     factors: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
+    wide_states: tuple[str, ...] = ()
     channel_stats = {} if previous is None else dict(previous.channel_stats)
     if prepared.recipe.equalizes_channels:
         max_samples = choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
@@ -94,7 +98,12 @@ def calibrate_model(
         wide: Sequence[str] = partition.activations
         if conf.bits < 16:
             wide = find_16bit_state_tensors(partition, conf.state, target)
-        notes += format_cell_clipping(partition, target, feeds, wide)
+        clipped_cells = find_clipped_cells(partition, target, feeds, wide)
+        if clipped_cells and 16 in target.bits:
+            wide_states = tuple(cells.output for cells in clipped_cells)
+            policy = resolve_scale_policy(prepared, partition, wide_states)
+        for cells in clipped_cells:
+            notes.append(cells.describe(target.name, policy.width(cells.output)))
     softmax_axes = find_softmax_inputs(partition)
     names, runner, stats_factors = set(partition.activations), prepared.runner, factors
     known_stats = {}
@@ -128,6 +137,7 @@ def calibrate_model(
         channel_stats=channel_stats,
         softmax_axes=softmax_axes,
         shared=shared,
+        wide_states=wide_states,
     )
 
 

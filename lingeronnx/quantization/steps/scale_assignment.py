@@ -48,7 +48,8 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
     """
     target, conf = prepared.target, prepared.conf
     partition = observed.partition.with_graph(observed.partition.graph.clone())
-    shared, policy = observed.shared, resolve_scale_policy(prepared, partition)
+    shared = observed.shared
+    policy = resolve_scale_policy(prepared, partition, observed.wide_states)
     host_reasons, equal_tensors = insert_host_scaling(
         partition, shared, observed.stats, target, policy
     )
@@ -58,7 +59,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
     if host_reasons:
         partition = partition.with_added_floats(host_reasons)
         shared = group_shared_scales(partition, target)
-        policy = resolve_scale_policy(prepared, partition)
+        policy = resolve_scale_policy(prepared, partition, observed.wide_states)
     range_factors = fit_range_factors(
         partition,
         shared,

@@ -74,6 +74,20 @@ def test_note(row, cut):
     )
 
 
+def test_a_platform_of_16_bits_keeps_large_cells():
+    """The state gets 16 bits unless the user chose 8, and the note says which."""
+    x = np.random.default_rng(2).standard_normal((16, 12, 3)).astype(np.float32)
+    results = [
+        quantize(model(open_gates=True), {"x": x}, platform="generic", overrides=overrides)
+        for overrides in ({}, {"type:LSTM": {"bits": 8}})
+    ]
+    kept, clipped = (result.report for result in results)
+    assert any("its state has 16 bits, because generic clips them" in n for n in kept.notes)
+    assert not any("its state has 16 bits" in note for note in clipped.notes)
+    (output,) = kept.outputs
+    assert kept.outputs[output]["sqnr"] > clipped.outputs[output]["sqnr"] + 6
+
+
 @pytest.mark.parametrize("direction", ("forward", "reverse"))
 def test_recurrence_from_given_states(direction):
     """Lengths, states and cells that the layer is given: its last cells follow."""

@@ -173,18 +173,33 @@ def fold_known_shapes(model: ir.Model) -> PassResult:
 def _fold_shape(model: ir.Model, node: ir.Node, dims: tuple[int | None, ...]) -> int:
     """Replace a Shape node by a constant of `dims`; return the number of removed nodes.
 
-    If a dimension is unknown (None), only consumers are replaced: each Gather or Slice in the same
-    graph that selects known ones.
+    If a dimension is unknown (None), only consumers are replaced (`_fold_selections`).
     """
     if None not in dims:
         return _replace_with_constant(model, node, np.array(dims, np.int64))
+    return _fold_selections(model, node.outputs[0], dims, np.dtype(np.int64))
+
+
+def _fold_selections(
+    model: ir.Model, sizes: ir.Value, dims: tuple[int | None, ...], dtype: np.dtype
+) -> int:
+    """Replace each Gather or Slice that selects known elements of `sizes` by a constant.
+
+    `sizes` are `dims` in the type `dtype`; a Cast to another integer type is looked through.
+    Returns the number of removed nodes. Only nodes of the same graph are replaced.
+    """
     changes = 0
-    for use in list(node.outputs[0].uses()):
+    for use in list(sizes.uses()):
         if use.idx != 0 or use.node.graph is not model.graph:
+            continue
+        if ir.is_standard_op(use.node, "Cast"):
+            cast_dtype = ir.DataType(ir.get_attr(use.node, "to")).numpy()
+            if cast_dtype.kind == "i":
+                changes += _fold_selections(model, use.node.outputs[0], dims, cast_dtype)
             continue
         selected = _select_known_dims(use.node, dims)
         if selected is not None:
-            changes += _replace_with_constant(model, use.node, selected)
+            changes += _replace_with_constant(model, use.node, selected.astype(dtype))
     return changes
 
 
