@@ -27,6 +27,7 @@ from .windows.channel_split import split_channels
 from .windows.conv_transpose1d import convert_conv_transpose1d
 from .windows.dilation import expand_dilation, fold_dilation_into_rows
 from .windows.framed_conv import HOST_REASON_KEY, collect_host_reasons, convert_conv_to_frames
+from .windows.full_height import fold_height_into_channels
 from .windows.groups import split_conv_transpose_groups, split_depthwise
 from .windows.kernel_split import move_padding_to_pad, split_kernel
 from .windows.padding_taps import trim_padding_taps
@@ -38,6 +39,7 @@ __all__ = ["REWRITES", "AppliedRewrite", "FitRewrite", "legalize_graph", "collec
 
 REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("padding-taps", trim_padding_taps, for_legal_nodes=True),
+    FitRewrite("rows-as-channels", fold_height_into_channels),
     FitRewrite("frames-of-line", convert_conv_to_frames),
     FitRewrite("rows-of-phases", fold_dilation_into_rows),
     FitRewrite("expand-dilation", expand_dilation),
