@@ -34,9 +34,12 @@ from ..operators.integer_ops import (
     find_integer_op,
     is_quantized_domain,
 )
-from ..operators.softmax.integer_op import NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS
+from ..operators.softmax.integer_op import (
+    V3_NORMALIZED_FRACTION_BITS,
+    get_normalized_fraction_bits,
+)
 from ..targets._target import Target
-from ..targets.arithmetic import LutArithmetic, TableInputRule
+from ..targets.arithmetic import LayerNormArithmetic, LutArithmetic, TableInputRule
 
 __all__ = ["convert_dialect"]
 
@@ -47,9 +50,6 @@ _DOMAINS: Mapping[str, tuple[int, int]] = {"thinker": (1, 6), "linger": (3, 7)}
 _PACKER_ATTRIBUTES = ("platform", "platform_quant", "castor_mode", "mode", "quant_mode", "dropout")
 _LUT_FORMATS, _RECURRENT_FORMATS = (SIGMOID, TANH), (LSTM, GRU)
 
-#: Additional fractional bits of a layer normalization's beta in dialect v3.
-_EXTRA_BETA_FRACTION_BITS = V3_NORMALIZED_FRACTION_BITS - NORMALIZED_FRACTION_BITS
-
 
 @dataclass
 class _Conversion:
@@ -59,6 +59,12 @@ class _Conversion:
     target: Target
     obstacles: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def extra_beta_bits(self) -> int:
+        """Additional fractional bits of a layer normalization's beta in dialect v3."""
+        arithmetic = self.target.get_arithmetic(LAYER_NORM.name, LayerNormArithmetic)
+        return V3_NORMALIZED_FRACTION_BITS - get_normalized_fraction_bits(arithmetic)
 
     def add_obstacle(self, node: ir.Node, reason: str = "") -> None:
         """Record that `node` cannot be converted, with `reason` if it is not empty.
@@ -313,14 +319,16 @@ def _refine_beta(
 ) -> bool:
     """Give the beta (input 2) of a LayerNormInt 15 fractional bits instead of 10, in place.
 
-    Returns True and adds a note; False with an obstacle if beta is missing, not constant or does
-    not fit in 32 bits then.
+    Returns True and adds a note if the target has 10; False with an obstacle if beta is missing,
+    not constant or does not fit in 32 bits then.
     """
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
         conversion.add_obstacle(node, "it has no beta")
         return False
-    v3_beta = beta.astype(np.int64) << _EXTRA_BETA_FRACTION_BITS
+    if not conversion.extra_beta_bits:
+        return True
+    v3_beta = beta.astype(np.int64) << conversion.extra_beta_bits
     if np.abs(v3_beta).max(initial=0) >= 1 << 31:
         conversion.add_obstacle(node, "its beta does not fit in 32 bits with five more bits")
         return False
@@ -405,8 +413,11 @@ def _insert_lengths_input(node: ir.Node, attributes: Mapping[str, Any]) -> None:
 def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
     """Round the beta (input 2) of a LayerNormInt from 15 to 10 fractional bits, half up, in place.
 
-    Adds a note, and another if bits are lost; a beta that is missing or not constant stays.
+    Adds a note, and another if bits are lost; a beta that is missing or not constant stays. Nothing
+    changes if the target has 15 fractional bits.
     """
+    if not conversion.extra_beta_bits:
+        return
     conversion.add_note(
         f"{node.op_type} {node.name}: normalized values have 10 fractional bits, not 15: the last "
         "bits differ"
@@ -414,9 +425,9 @@ def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
         return
-    half = 1 << (_EXTRA_BETA_FRACTION_BITS - 1)
-    v1_beta = (beta.astype(np.int64) + half) >> _EXTRA_BETA_FRACTION_BITS
-    if np.any(v1_beta << _EXTRA_BETA_FRACTION_BITS != beta):
+    half = 1 << (conversion.extra_beta_bits - 1)
+    v1_beta = (beta.astype(np.int64) + half) >> conversion.extra_beta_bits
+    if np.any(v1_beta << conversion.extra_beta_bits != beta):
         conversion.add_note(
             f"{node.op_type} {node.name}: the last five bits of its beta are rounded away"
         )

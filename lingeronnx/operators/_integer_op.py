@@ -210,6 +210,8 @@ class Format:
         Axis of the weight (input 1) that may have one scale per element; None: one scale.
     weight_ranks
         Possible ranks of the weight; empty: any rank but 0.
+    weight_dtypes
+        Possible types of the weight.
     supports_group_scales
         Whether a weight [O, I] may have one scale per group of a row.
     supports_zero_points
@@ -251,6 +253,7 @@ class Format:
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
     weight_ranks: tuple[int, ...] = ()
+    weight_dtypes: tuple[str, ...] = ("int8", "int16")
     supports_group_scales = False
     supports_zero_points = False
     width = "o_bits"

@@ -20,9 +20,9 @@ from ._kernel_info import QUANT_MODES, KernelInfo
 from ._weighted_op import WeightedIntegerOp
 from .activation_tables import integer_op as activation_tables
 from .activation_tables.integer_op import GELU, GLU, SIGMOID, SWISH, TABLE, TANH
-from .batch_norm.integer_op import BATCH_NORM2D
+from .batch_norm.integer_op import BATCH_NORM1D, BATCH_NORM2D
 from .clamp import integer_op as clamp
-from .clamp.integer_op import CLIP, RELU
+from .clamp.integer_op import CLIP, PRELU, RELU, RELUX
 from .concat import integer_op as concat
 from .concat.integer_op import CONCAT
 from .conv import integer_op as conv
@@ -49,6 +49,7 @@ __all__ = [
     "ADD",
     "ARG_MAX",
     "AVG_POOL2D",
+    "BATCH_NORM1D",
     "BATCH_NORM2D",
     "BMM",
     "CLIP",
@@ -73,9 +74,11 @@ __all__ = [
     "MAX_POOL",
     "MUL",
     "PAD",
+    "PRELU",
     "QUANT",
     "QUANT_MODES",
     "RELU",
+    "RELUX",
     "ATTRIBUTE_RENAMES",
     "REQUANT",
     "RESHAPE",
@@ -115,6 +118,7 @@ _ALL_INTEGER_OPS: tuple[Format, ...] = (
     *conv.FAMILY,
     LINEAR,
     BATCH_NORM2D,
+    BATCH_NORM1D,
     *elementwise.FAMILY,
     BMM,
     *concat.FAMILY,
@@ -133,7 +137,7 @@ INTEGER_OPS: tuple[Format, ...] = tuple(
     form for form in _ALL_INTEGER_OPS if form.domain != "linger"
 )
 
-#: Operators of dialect v3 that no executor has; the quantizer never emits them.
+#: Operators of dialect v3 that executor 3.0.4 does not have; the quantizer never emits them.
 TRAINING_ONLY_OPS: tuple[Format, ...] = tuple(
     form for form in _ALL_INTEGER_OPS if form.domain == "linger"
 )
@@ -200,9 +204,9 @@ def is_quantized_domain(node: ir.Node) -> bool:
     """Whether `node` can only be an integer node.
 
     True if its domain is "thinker" or "linger", or its operator has the name of an integer operator
-    of domain "thinker" or a name that only a dialect uses.
+    of these domains or a name that only a dialect uses.
     """
     if node.domain in _INTEGER_DOMAINS:
         return True
     form = _INTEGER_OPS_BY_NAME.get(node.op_type)
-    return form is not None and (form.domain == "thinker" or node.op_type != form.name)
+    return form is not None and (form.domain in _INTEGER_DOMAINS or node.op_type != form.name)

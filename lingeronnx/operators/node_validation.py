@@ -153,7 +153,7 @@ def _check_arity(form: Format, node: ir.Node) -> None:
 
 
 #: The bits of a bias are checked together with its node.
-_ALLOWED_DTYPES = {"weight": ("int8", "int16"), "bias": ("int8", "int16", "int32", "int64")}
+_BIAS_DTYPES = ("int8", "int16", "int32", "int64")
 
 
 def _check_parameters(form: Format, node: ir.Node) -> None:
@@ -166,10 +166,9 @@ def _check_parameters(form: Format, node: ir.Node) -> None:
         if array is None:
             continue
         where = f"{node.op_type} {node.name}: its {kind} '{ir.input_name(node, index)}'"
-        if array.dtype.name not in _ALLOWED_DTYPES[kind]:
-            raise ModelError(
-                f"{where} is {array.dtype.name}; it must be {' or '.join(_ALLOWED_DTYPES[kind])}"
-            )
+        dtypes = form.weight_dtypes if kind == "weight" else _BIAS_DTYPES
+        if array.dtype.name not in dtypes:
+            raise ModelError(f"{where} is {array.dtype.name}; it must be {' or '.join(dtypes)}")
         if axes and array.ndim not in axes:
             raise ModelError(
                 f"{where} has {array.ndim} axes; it must have {' or '.join(map(str, axes))}"

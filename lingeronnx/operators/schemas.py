@@ -66,7 +66,6 @@ _NONSTANDARD_ATTRIBUTES = {
 _INTEGER_TYPES = ("int8", "int16", "int32")
 _TYPES_BY_KIND = {
     "integer": _INTEGER_TYPES,
-    "weight": ("int8", "int16"),
     "bias": ("int32", "int64"),
     "factors": ("uint8",),
     "index": ("int32", "int64"),
@@ -157,7 +156,7 @@ def _make_schema(form: Format) -> defs.OpSchema:
         inputs=[_make_parameter(name, kind) for name, kind in inputs],
         outputs=[_make_parameter(name, kind) for name, kind in outputs],
         type_constraints=[
-            _make_type_constraint(f"T_{name}", _TYPES_BY_KIND[kind.rstrip("?*")])
+            _make_type_constraint(f"T_{name}", _get_types(form, kind.rstrip("?*")))
             for name, kind in inputs + outputs
         ],
         attributes=[_make_attribute(attr) for attr in _collect_attributes(form)],
@@ -165,6 +164,11 @@ def _make_schema(form: Format) -> defs.OpSchema:
     if signature.infer is not None:
         schema.set_type_and_shape_inference_function(signature.infer)
     return schema
+
+
+def _get_types(form: Format, kind: str) -> tuple[str, ...]:
+    """Return the types of an input or output of `kind` of the operator `form`."""
+    return form.weight_dtypes if kind == "weight" else _TYPES_BY_KIND[kind]
 
 
 def _make_standard_schema(form: Format) -> defs.OpSchema:

@@ -36,6 +36,7 @@ __all__ = [
     "QuantArithmetic",
     "QuantFloatPrecision",
     "RecurrentArithmetic",
+    "ReluArithmetic",
     "RequantArithmetic",
     "Requantization",
     "RoundingMode",
@@ -148,7 +149,12 @@ class RequantArithmetic(Arithmetic):
 
 @dataclass(frozen=True)
 class LayerArithmetic(Arithmetic):
-    """Sums of products: layers with weights, and BmmInt."""
+    """Sums of products: layers with weights, and BmmInt.
+
+    supports_int32 : inputs and weights of a fully connected layer may have 32 bits.
+    """
+
+    supports_int32: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +220,7 @@ class AverageDivisor(Enum):
     AREA = "shift or reciprocal"
     INT8_AREA = "shift, or reciprocal of the area in a signed byte"
     COUNTED = "one rounding, padding counted as the node specifies"
+    SCALED_AREA = "one shift by scales and area, or reciprocal"
 
 
 @dataclass(frozen=True)
@@ -231,6 +238,17 @@ class PadArithmetic(Arithmetic):
     """
 
     swapped: bool = False
+
+
+@dataclass(frozen=True)
+class ReluArithmetic(Arithmetic):
+    """Relu.
+
+    shifts_to_output_scale : the input is shifted right by log2(scale_o / scale_x); otherwise the
+    output keeps its scale.
+    """
+
+    shifts_to_output_scale: bool = False
 
 
 # ---- activation tables ---------------------------------------------------------------------------
@@ -263,11 +281,15 @@ class LutArithmetic(Arithmetic):
     """iqSigmoid, iqTanh and similar operators.
 
     uses_node_format : the output has the scale and width of the node instead of 7 fractional bits.
+    rounds_twice : the value of the table is rounded to 32 bits first, then to the output.
+    supports_int32 : the input may have 32 bits.
     """
 
     table: ActivationTable = ActivationTable.VENUSA
     input_rule: TableInputRule = TableInputRule.SATURATED
     uses_node_format: bool = False
+    rounds_twice: bool = False
+    supports_int32: bool = False
 
 
 @dataclass(frozen=True)
@@ -276,10 +298,12 @@ class GluArithmetic(Arithmetic):
 
     table : the sigmoid table.
     any_axis : supports axes other than the last.
+    gate_bits : width of the gate, with one fractional bit less; None is 16.
     """
 
     table: ActivationTable = ActivationTable.VENUSA
     any_axis: bool = False
+    gate_bits: int | None = None
 
 
 # ---- operators over rows -------------------------------------------------------------------------
@@ -317,9 +341,11 @@ class LayerNormArithmetic(Arithmetic):
     """LayerNormInt.
 
     factor_bits : width of the factor that the packer needs; None uses the width of the plan.
+    fraction_bits : 15 if normalized values have 15 fractional bits and 32 bits; None for 10 and 16.
     """
 
     factor_bits: int | None = None
+    fraction_bits: int | None = None
 
 
 # ---- recurrent layers ----------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The operators: immutable `simulator.kernel.Kernel` values that contain their constants."""
 
-from simulator.kernels.conv import Conv, Linear, apply_weight_factors
+from simulator.kernels.conv import Conv, Linear, WideLinear, apply_weight_factors
 from simulator.kernels.conv_transpose import ConvTranspose
+from simulator.kernels.curve import PiecewiseCurve
 from simulator.kernels.divide import Div, DivSingle
 from simulator.kernels.elementwise import (
     AddScaled,
@@ -56,6 +57,7 @@ __all__ = [
     "MaxPool",
     "Mean",
     "Mul",
+    "PiecewiseCurve",
     "Quant",
     "Relu",
     "Requant",
@@ -66,6 +68,7 @@ __all__ = [
     "TrainedGru",
     "TrainedLstm",
     "Transpose",
+    "WideLinear",
     "ZeroPointKernel",
     "all_integers",
     "apply_weight_factors",

@@ -4,9 +4,10 @@
 
 `zero` is the zero point of x. It is folded into the bias: `sum x * w + (bias - zero * sum w)`.
 
-Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and selecting the
-loop. A one-dimensional convolution is a two-dimensional one of height 1; a fully connected layer is
-a 1x1 convolution whose pixels are the rows.
+Owns: `Conv` (one and two dimensions, any groups), `Linear` and, for inputs or weights of 32 bits,
+`WideLinear`: checking, packing and selecting the loop. A one-dimensional convolution is a
+two-dimensional one of height 1; a fully connected layer is a 1x1 convolution whose pixels are the
+rows.
 
 The accumulator is bounded by sum |w| * 2^(bits of x - 1) + |bias|, computed from the weights. The
 vector loops are used wherever 32 bits provably suffice, the scalar loops elsewhere, in int32 or
@@ -29,7 +30,7 @@ from simulator.channel_rescale import (
     requantize_channels,
 )
 from simulator.fixed_point import Rescale
-from simulator.kernel import RunFunction, TensorSpec, require
+from simulator.kernel import NumpyKernel, RunFunction, TensorSpec, require
 from simulator.kernels.loops import _conv_scalar, _conv_simd
 from simulator.kernels.loops._common import (
     ClampableKernel,
@@ -37,11 +38,13 @@ from simulator.kernels.loops._common import (
     channel_last_shape,
     image_size,
     make_window,
+    max_magnitude,
+    require_signed_integer,
     to_channel_last_image,
 )
 from simulator.native import InputRef, NativeLoop, OutputRef
 
-__all__ = ["Conv", "Linear", "apply_weight_factors"]
+__all__ = ["Conv", "Linear", "WideLinear", "apply_weight_factors"]
 
 
 def check_weight_and_bias(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
@@ -403,3 +406,48 @@ class Linear(ClampableKernel):
             weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip_bounds
         )
         return loop(InputRef(0, (1, 1, -1, inputs)), OutputRef(0, (1, 1, -1, outputs)))
+
+
+@dataclass(frozen=True, eq=False)
+class WideLinear(NumpyKernel):
+    """Fully connected layer like `Linear`, for inputs and weights of up to 32 bits.
+
+    Accumulators are exact: int64 where the weights show that 62 bits suffice, else Python integers.
+
+    Parameters
+    ----------
+    weight
+        Integers [O, K] of at most 32 bits.
+    bias
+        Integer [O] at the scale of the accumulator, or None.
+    rescale
+        Accumulator -> output.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    rescale: Rescale
+
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Infer y [..., O], of the type of the rescale, from integers x [..., K].
+
+        Raises SimulatorError if x is not an integer, or K does not match the weights [O, K].
+        """
+        (x,) = specs
+        require_signed_integer(x, type(self).__name__)
+        require(
+            self.weight.ndim == 2 and x.shape[-1:] == self.weight.shape[1:],
+            f"weights {list(self.weight.shape)} do not match {x}",
+        )
+        return (TensorSpec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute x @ weight^T + bias exactly, and rescale it."""
+        (x,) = arrays
+        largest = np.abs(self.weight.astype(object)).sum(axis=1).max(initial=0)
+        is_narrow = int(largest) * max_magnitude(x.dtype) < 1 << 62
+        kind = np.int64 if is_narrow else object
+        total = x.astype(kind) @ self.weight.T.astype(kind)
+        if self.bias is not None:
+            total = total + self.bias
+        return (self.rescale(total).astype(self.rescale.dtype),)

@@ -1,6 +1,6 @@
 """Gated linear unit: the first half of an axis times the sigmoid of the second half.
 
-y = rescale(a * gate[b])      gate: sigmoid of every int8 b in Q15
+y = rescale(a * gate[b])      gate: sigmoid of every int8 b, in Q15 or another width
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Glu"]
 def _glu(x: Array, gate: Array, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, K] with rescale(x[:, 0] * gate[x[:, 1] + 128]) for int8 x [R, 2, K].
 
-    `gate` is int32 [256], the sigmoid in Q15 of each integer from -128 on; `rescale` is the form of
-    the int32 product -> out.
+    `gate` is int32 or int64 [256], the sigmoid of each integer from -128 on; `rescale` is the form
+    of the product, of the same type -> out.
     """
     for row in range(x.shape[0]):
         a, b, target = x[row, 0], x[row, 1], out[row]
         for i in range(target.size):
-            target[i] = apply_rescale(rescale, np.int32(a[i]) * gate[np.int64(b[i]) + 128])
+            target[i] = apply_rescale(rescale, a[i] * gate[np.int64(b[i]) + 128])
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +46,19 @@ class Glu(Kernel):
     Parameters
     ----------
     sigmoid_table
-        int64 [256], Q15, for b = -128..127; see `gates`.
+        int64 [256], for b = -128..127; see `gates`.
     rescale
-        Product at the scale of x times 2^15 -> output.
+        Product at the scale of x times 2^(gate_bits - 1) -> output.
     axis
         Axis that is split into two halves.
+    gate_bits
+        Width of the sigmoid, 8, 16 or 32, all but one fractional.
     """
 
     sigmoid_table: np.ndarray
     rescale: Rescale
     axis: int = -1
+    gate_bits: int = 16
 
     @property
     def is_per_sample(self) -> bool:
@@ -63,18 +66,23 @@ class Glu(Kernel):
         return self.axis != 0
 
     @classmethod
-    def gates(cls, q: int, chip: str = "venusA") -> np.ndarray:
-        """Return the chip's sigmoid in Q15 of the integers -128..127 at scale 2^q, int64 [256].
+    def gates(
+        cls, q: int, chip: str = "venusA", bits: int = 16, saturates: bool = False
+    ) -> np.ndarray:
+        """Return the chip's sigmoid of the integers -128..127 at scale 2^q, int64 [256].
 
-        It is computed from Q27 to Q31 and then Q15, each rounded half up. On venus it is computed
-        from Q11 to Q15, and 0 where x is beyond the table.
+        It has `bits` bits, all but one fractional, and is computed from Q27 to Q31 and then
+        rounded half up; only 8 bits are saturated. On venus it is computed from Q11 to Q15; where x
+        is beyond the table, it is 0 unless the input `saturates`.
         """
         table = load_piecewise("sigmoid", chip)
-        integers = np.arange(-128, 128)
-        if table.bits == 16:
-            return table.evaluate_unsaturated(round_shift_right(integers, q - 11))
-        inputs_q27 = saturate_array(round_shift_right(integers, q - 27), 32)
-        return np.asarray(round_shift_right(table.evaluate_rounded(inputs_q27, 32), 16))
+        inputs = round_shift_right(np.arange(-128, 128), q - (11 if table.bits == 16 else 27))
+        if table.bits == 16 and not saturates:
+            gates = table.evaluate_unsaturated(inputs)
+        else:
+            gates = table.evaluate_rounded(saturate_array(inputs, table.bits), table.bits)
+        gates = round_shift_right(gates, table.bits - bits)
+        return saturate_array(gates, 8) if bits == 8 else np.asarray(gates)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y, of the type of the rescale, with half as many elements along the axis as int8 x.
@@ -90,8 +98,9 @@ class Glu(Kernel):
         return (TensorSpec(tuple(shape), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop of the gated unit, with a rescale form for products up to 128 * 2^15."""
-        form, shape = self.rescale.compile_for_bound(128 << 15), specs[0].shape
+        """Return the loop of the gated unit, with a rescale form for products up to 128 times 1."""
+        form, shape = self.rescale.compile_for_bound(128 << (self.gate_bits - 1)), specs[0].shape
         half = math.prod(shape[self.axis % len(shape) :]) // 2
-        gate = np.ascontiguousarray(self.sigmoid_table, np.int32)
+        kind = np.int32 if self.gate_bits <= 16 else np.int64
+        gate = np.ascontiguousarray(self.sigmoid_table, kind)
         return NativeLoop(_glu, (InputRef(0, (-1, 2, half)), gate, form, OutputRef(0, (-1, half))))

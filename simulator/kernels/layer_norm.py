@@ -7,8 +7,8 @@
     n = rsh((T*x - S) * r, k + 19 - fraction)                       saturated
     y = rescale(n * gamma + beta)
 
-The NPU has `fraction` = 10 and n in int16. The training library of generation 3 has 15, n and the
-sum in int32, and the sum rounded to float32.
+Executors have `fraction` = 10 and n in int16, later ones 15 and n in int32. The training library of
+generation 3 has 15, n and the sum in int32, and the sum rounded to float32.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def _layer_norm(
     beta: Array,
     epsilon: int,
     fraction: int,
+    single: bool,
     roots: Array,
     rescale: RescaleForm,
     out: Array,
@@ -62,7 +63,7 @@ def _layer_norm(
     Per row, in integers: spread = T * sum x^2 - (sum x)^2 + epsilon; k with spread / 4^k in [256,
     1023] (a spread of 0 counts as 256); n = (T * x - sum x) * roots[spread / 4^k] >> (k + 19 -
     fraction), rounded; out = rescale(n * gamma + beta). n is saturated to 16 bits if fraction is
-    10. Otherwise n and n * gamma + beta are saturated to 32 bits, and the latter rounded to
+    10, otherwise to 32. With `single`, n * gamma + beta is then saturated to 32 bits and rounded to
     float32.
 
     Parameters
@@ -75,6 +76,8 @@ def _layer_norm(
         eps * (scale of x)^2 * T^2, rounded; eps is that of the ONNX operator.
     fraction
         Fractional bits of the normalized number, 10 or 15.
+    single
+        Whether the sum is rounded to float32; not with 10 fractional bits.
     roots
         int64 [1024]: floor(2^19 / sqrt(t)) for t = 0..1023, at most 32767.
     rescale
@@ -98,6 +101,8 @@ def _layer_norm(
             n = round_shift_right((count * np.int64(x[row, i]) - total) * root, k + 19 - fraction)
             if fraction == 10:
                 acc = saturate(n, 16) * gamma[i] + beta[i]
+            elif not single:
+                acc = saturate(n, 32) * gamma[i] + beta[i]
             else:
                 acc = np.int64(np.float32(saturate(saturate(n, 32) * gamma[i] + beta[i], 32)))
             out[row, i] = apply_rescale(rescale, acc)
@@ -119,6 +124,9 @@ class LayerNorm(Kernel):
         Number of last axes that form a row of T elements.
     fraction_bits
         Fractional bits of the normalized number, 10 or 15.
+    rounds_to_float32
+        Whether n * gamma + beta with 15 fractional bits is saturated to 32 bits and rounded to
+        float32.
     """
 
     gamma: np.ndarray
@@ -127,6 +135,7 @@ class LayerNorm(Kernel):
     rescale: Rescale
     row_axes: int = 1
     fraction_bits: int = 10
+    rounds_to_float32: bool = True
 
     layout: ClassVar[str] = "plain"
 
@@ -174,12 +183,9 @@ class LayerNorm(Kernel):
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
         top = 1 << (15 if self.fraction_bits == 10 else 31)
         bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))
-        form = self.rescale.compile_for_bound(
-            min(bound, 1 << 31) if self.fraction_bits == 15 else bound
-        )
-        roots, epsilon, fraction = _make_inverse_sqrt_table(), self.epsilon, self.fraction_bits
+        single = self.fraction_bits == 15 and self.rounds_to_float32
+        form = self.rescale.compile_for_bound(min(bound, 1 << 31) if single else bound)
+        roots, fraction = _make_inverse_sqrt_table(), self.fraction_bits
+        constants = gamma, beta, self.epsilon, fraction, single, roots, form
         rows = (-1, count)
-        return NativeLoop(
-            _layer_norm,
-            (InputRef(0, rows), gamma, beta, epsilon, fraction, roots, form, OutputRef(0, rows)),
-        )
+        return NativeLoop(_layer_norm, (InputRef(0, rows), *constants, OutputRef(0, rows)))

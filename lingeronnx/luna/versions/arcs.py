@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from ...targets.arithmetic import (
     ActivationTable,
+    Arithmetic,
+    GluArithmetic,
     GruArithmetic,
     GruVariant,
+    LayerArithmetic,
+    LayerNormArithmetic,
     LstmArithmetic,
     LstmFormat,
+    LutArithmetic,
+    ReluArithmetic,
+    TableInputRule,
 )
-from ..common import NO_LEFT_SHIFT
+from ..common import NO_LEFT_SHIFT, ZERO_ON_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import ARCS
 from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
@@ -19,6 +26,9 @@ __all__ = ["DELTAS"]
 _GRU = GruArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, form=GruVariant.RESET_BEFORE)
 _LSTM = LstmArithmetic(
     NO_LEFT_SHIFT, ActivationTable.ARCS, form=LstmFormat.Q27, follows_batch_first=True
+)
+_CURVE = LutArithmetic(
+    NO_LEFT_SHIFT, ActivationTable.ARCS, TableInputRule.SATURATED, supports_int32=True
 )
 
 #: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
@@ -79,7 +89,17 @@ DELTAS = (
     ),
     VersionDelta(
         version="2026-08-20",
-        arithmetic={"LSTMInt": _LSTM},
+        arithmetic={
+            "LayerNormInt": LayerNormArithmetic(NO_LEFT_SHIFT, fraction_bits=15),
+            "iqSigmoid": _CURVE,
+            "iqTanh": _CURVE,
+            "BatchNorm1dInt": LayerArithmetic(ZERO_ON_LEFT_SHIFT),
+            "GluInt": GluArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, gate_bits=32),
+            "Relu": ReluArithmetic(shifts_to_output_scale=True),
+            "PRelu": Arithmetic(),
+            "Relux": Arithmetic(),
+            "LSTMInt": _LSTM,
+        },
         unmeasured=READ_ONLY,
         fixed_faults=_NEWEST_FIXED_FAULTS,
         new_faults=(LunaFault.SIGMOID_WIDE,),

@@ -6,10 +6,18 @@ from dataclasses import replace
 
 from ...targets.arithmetic import (
     ActivationTable,
+    Arithmetic,
+    DivArithmetic,
+    GluArithmetic,
     GruArithmetic,
     GruVariant,
+    LayerArithmetic,
+    LayerNormArithmetic,
     LstmArithmetic,
     LstmFormat,
+    LutArithmetic,
+    ReluArithmetic,
+    TableInputRule,
 )
 from ...targets.limits import RecurrentLimits
 from ..common import NO_LEFT_SHIFT
@@ -29,6 +37,7 @@ _LSTM = LstmArithmetic(
     form=LstmFormat.Q15_CLIPPED_CELL,
     follows_batch_first=True,
 )
+_SIGMOID = LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, TableInputRule.SATURATED)
 
 #: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
 _NEWEST_FIXED_FAULTS = (
@@ -70,6 +79,9 @@ DELTAS = (
     VersionDelta(version="3.0.5", unmeasured=READ_ONLY),
     VersionDelta(
         version="3.0.6",
+        arithmetic={
+            "iqSigmoid": _SIGMOID,
+        },
         unmeasured=READ_ONLY,
         fixed_faults=(LunaFault.LUT_SCALE,),
         packing={"work_areas": {"iqSigmoid": "curve Q11"}},
@@ -98,6 +110,12 @@ DELTAS = (
     VersionDelta(
         version="2026-08-20",
         arithmetic={
+            "LayerNormInt": LayerNormArithmetic(NO_LEFT_SHIFT, factor_bits=16, fraction_bits=15),
+            "BatchNorm1dInt": LayerArithmetic(NO_LEFT_SHIFT),
+            "GluInt": GluArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, gate_bits=8),
+            "iqDiv": DivArithmetic(NO_LEFT_SHIFT),
+            "Relu": ReluArithmetic(shifts_to_output_scale=True),
+            "PRelu": Arithmetic(),
             "GRUInt": replace(_GRU, from_zero=False),
             "LSTMInt": replace(_LSTM, from_zero=False, form=LstmFormat.Q15_WIDE_CELL),
         },

@@ -7,14 +7,23 @@ from dataclasses import replace
 from ...targets._target import OperatorSupport
 from ...targets.arithmetic import (
     ActivationTable,
+    Arithmetic,
+    AverageDivisor,
+    AveragePoolArithmetic,
+    ConcatArithmetic,
+    DivArithmetic,
     GruArithmetic,
     GruVariant,
     LayerArithmetic,
+    LayerNormArithmetic,
     LstmArithmetic,
     LstmFormat,
+    LutArithmetic,
+    ReluArithmetic,
+    TableInputRule,
 )
 from ...targets.limits import TransposeLimits
-from ..common import NO_LEFT_SHIFT
+from ..common import LEFT_SHIFT, NO_LEFT_SHIFT, REJECT_LEFT_SHIFT, ZERO_ON_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import VENUSA, AverageRescale
 from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
@@ -29,6 +38,10 @@ _LSTM = LstmArithmetic(
     form=LstmFormat.Q27,
     follows_batch_first=True,
 )
+_CURVE = LutArithmetic(
+    NO_LEFT_SHIFT, ActivationTable.VENUSA, TableInputRule.SATURATED, rounds_twice=True
+)
+_FUNCTION = LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, uses_node_format=True)
 
 #: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
 _NEWEST_FIXED_FAULTS = (
@@ -93,7 +106,15 @@ DELTAS = (
     ),
     VersionDelta(
         version="3.0.9",
-        arithmetic={"GRUInt": _GRU},
+        arithmetic={
+            "iqSigmoid": _CURVE,
+            "QGelu": _FUNCTION,
+            "QSwish": _FUNCTION,
+            "iqCat": ConcatArithmetic(LEFT_SHIFT),
+            "AvgPool2dInt": AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.SCALED_AREA),
+            "LinearInt": LayerArithmetic(REJECT_LEFT_SHIFT, supports_int32=True),
+            "GRUInt": _GRU,
+        },
         ops={
             "iqMul": {"miscompiled": False},
             "iqSigmoid": {"miscompiled": False},
@@ -125,6 +146,10 @@ DELTAS = (
     ),
     VersionDelta(
         version="3.0.10",
+        arithmetic={
+            "LayerNormInt": LayerNormArithmetic(NO_LEFT_SHIFT, fraction_bits=15),
+            "BatchNorm1dInt": LayerArithmetic(ZERO_ON_LEFT_SHIFT),
+        },
         fixed_faults=(
             LunaFault.ADD_EXTERNAL,
             LunaFault.CONV1D_DEPTHWISE,
@@ -149,7 +174,14 @@ DELTAS = (
     ),
     VersionDelta(
         version="2026-08-20",
-        arithmetic={"LSTMInt": replace(_LSTM, from_zero=False)},
+        arithmetic={
+            **dict.fromkeys(("iqSigmoid", "iqTanh"), replace(_CURVE, supports_int32=True)),
+            "iqDiv": DivArithmetic(NO_LEFT_SHIFT),
+            "Relu": ReluArithmetic(shifts_to_output_scale=True),
+            "PRelu": Arithmetic(),
+            "Relux": Arithmetic(),
+            "LSTMInt": replace(_LSTM, from_zero=False),
+        },
         unmeasured=READ_ONLY,
         fixed_faults=_NEWEST_FIXED_FAULTS,
         packing=_NEWEST_PACKING,

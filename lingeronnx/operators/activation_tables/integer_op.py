@@ -13,10 +13,12 @@ Q27, and the `TableInputRule` of the target says how an input is converted to th
 `ALWAYS_ZERO`       the factor of the executor overflows to 0, so every input is treated as 0
 ==================  ==============================================================================
 
-In the training software, outputs have the format of the node (`uses_node_format`): a Q11 table
-yields Q15, which is rounded to any scale; a Q27 table rounds once, to o_bits - 1 fractional bits.
-An int8 input with `RIGHT_SHIFT_ONLY` equals an int16 input after a Requant by 2^8. QGelu and QSwish
-(venusA, dialect v3) have tables with Q27 input and output.
+Later executors round the result of venusA to Q31 first (`rounds_twice`), and saturate inputs of 8,
+16 and 32 bits. In the training software, outputs have the format of the node (`uses_node_format`):
+a Q11 table yields Q15, which is rounded to any scale; a Q27 table rounds once, to o_bits - 1
+fractional bits. An int8 input with `RIGHT_SHIFT_ONLY` equals an int16 input after a Requant by 2^8.
+QGelu and QSwish (venusA: dialect v3, and executors from 3.0.9 on) have tables with Q27 input and
+output.
 
 GluInt multiplies the first half of the last axis by the sigmoid of the second half. The training
 software accepts any axis, and has one sigmoid per chip.
@@ -84,9 +86,9 @@ class Glu(Format):
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the GLU kernel, with the sigmoid of every input integer precomputed.
 
-        The product of value and gate (15 fractional bits) is rescaled once to scale_o. Raises
-        ModelError if `dim` is not the last axis and the target does not support others, or scale_x
-        is not a power of two.
+        The product of value and gate (usually 15 fractional bits) is rescaled once to scale_o.
+        Raises ModelError if `dim` is not the last axis and the target does not support others, or
+        scale_x is not a power of two.
         """
         from simulator.kernels import Glu as Kernel
 
@@ -99,8 +101,15 @@ class Glu(Format):
                 f"{rank - 1} or -1"
             )
         scale = get_number(info.attributes, "scale_x")
-        gate_table = Kernel.gates(info.require_exponent("scale_x", scale), arithmetic.table.value)
-        return Kernel(gate_table, info.rescale(info.output_scale_ratio(scale, 2.0**15)), axis)
+        bits = arithmetic.gate_bits or 16
+        gate_table = Kernel.gates(
+            info.require_exponent("scale_x", scale),
+            arithmetic.table.value,
+            bits,
+            saturates=not arithmetic.any_axis,
+        )
+        ratio = info.output_scale_ratio(scale, 2.0 ** (bits - 1))
+        return Kernel(gate_table, info.rescale(ratio), axis, bits)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Append Split of axis `dim` into halves, Sigmoid of the second, and Mul of both.
@@ -155,16 +164,25 @@ class Sigmoid(Format):
 
         An input is shifted from scale_x, which must be a power of two, to the fractional bits of
         the chip's piecewise linear function, by the rule of the target. The result is int8 with 7
-        fractional bits; in the arithmetic of training software it has o_bits at scale_o.
+        fractional bits; in the arithmetic of training software it has o_bits at scale_o. An input
+        of 32 bits is evaluated without a table of all results.
         """
         from simulator.fixed_point import round_shift_right, saturate_array
-        from simulator.kernels import Table, all_integers
+        from simulator.kernels import PiecewiseCurve, Table, all_integers
         from simulator.piecewise import load_piecewise
 
         arithmetic = info.expect_arithmetic(LutArithmetic)
         function = load_piecewise(self.function, arithmetic.table.value)
-        bits, fraction_bits = info.width(), arithmetic.table.input_fraction_bits
+        fraction_bits = arithmetic.table.input_fraction_bits
         exponent = info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
+        if _is_wide_input(info, arithmetic):
+            return PiecewiseCurve(
+                self.function,
+                arithmetic.table.value,
+                exponent - fraction_bits,
+                rounds_twice=arithmetic.rounds_twice,
+            )
+        bits = info.width()
         x = all_integers(bits)
         if arithmetic.uses_node_format:
             x = round_shift_right(x, exponent - fraction_bits)
@@ -174,8 +192,11 @@ class Sigmoid(Format):
         elif arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
             x = round_shift_right(x << (16 - bits), max(exponent + 16 - bits - fraction_bits, 0))
         else:
-            x = saturate_array(round_shift_right(x, exponent - fraction_bits), 32)
-        return Table(function.evaluate_rounded(x, 8).astype(np.int8))
+            x = saturate_array(round_shift_right(x, exponent - fraction_bits), function.bits)
+        if not arithmetic.rounds_twice:
+            return Table(function.evaluate_rounded(x, 8).astype(np.int8))
+        y = round_shift_right(function.evaluate_rounded(x, 32), 24)
+        return Table(saturate_array(y, 8).astype(np.int8))
 
     def _compute_training_table(
         self, info: KernelInfo, function: Piecewise, x: np.ndarray
@@ -224,6 +245,12 @@ class Sigmoid(Format):
 SIGMOID = Sigmoid()
 
 
+def _is_wide_input(info: KernelInfo, arithmetic: LutArithmetic) -> bool:
+    """Whether the input of a sigmoid or tanh is int32, and the target supports that."""
+    is_int32 = bool(info.input_dtypes) and info.input_dtypes[0] == np.int32
+    return is_int32 and arithmetic.supports_int32
+
+
 def requantize_table(info: KernelInfo, values: np.ndarray, scale: float) -> np.ndarray:
     """Return the integers `values` at `scale`, requantized to scale_o and o_bits of the node.
 
@@ -253,7 +280,7 @@ TANH = Tanh()
 
 
 class Gelu(Format):
-    """GELU with the table of venusA; in dialect v3 only, the packer does not support it."""
+    """GELU with the table of venusA; the quantizer never writes it."""
 
     name = "QGelu"
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
@@ -300,7 +327,7 @@ GELU = Gelu()
 
 
 class Swish(Gelu):
-    """SiLU computed with the table of venusA; in dialect v3 only."""
+    """SiLU computed with the table of venusA; the quantizer never writes it."""
 
     name = "QSwish"
     function = "swish"

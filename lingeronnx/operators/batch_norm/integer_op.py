@@ -1,4 +1,4 @@
-"""Factor and offset per channel: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``."""
+"""Factor and offset per channel, ``y = sat(rescale(x*w[c] + b[c]))``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._weighted_op import WEIGHT_ATTRIBUTES, WeightedIntegerOp, accumulator_sca
 from ..float_model import FloatNodeBuilder
 from ..shape_inference import Signature
 
-__all__ = ["BATCH_NORM2D", "FAMILY"]
+__all__ = ["BATCH_NORM1D", "BATCH_NORM2D", "FAMILY"]
 
 
 class BatchNorm2d(WeightedIntegerOp):
@@ -34,8 +34,8 @@ class BatchNorm2d(WeightedIntegerOp):
     )
     channel_axis = None  # one weight per channel, at one scale
     allows_float_output = False
-    v3_name = "QBatchNorm2d"
-    aliases = ("QBatchNorm1d",)
+    v3_name: str | None = "QBatchNorm2d"
+    aliases: tuple[str, ...] = ("QBatchNorm1d",)
     attributes = tuple(
         Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT_ATTRIBUTES
     )
@@ -86,4 +86,15 @@ class BatchNorm2d(WeightedIntegerOp):
 BATCH_NORM2D = BatchNorm2d()
 
 
-FAMILY: tuple[Format, ...] = (BATCH_NORM2D,)
+class BatchNorm1d(BatchNorm2d):
+    """Batch normalization of sequences [N, C, L]; the quantizer never writes it."""
+
+    name = "BatchNorm1dInt"
+    v3_name = None
+    aliases = ()
+
+
+BATCH_NORM1D = BatchNorm1d()
+
+
+FAMILY: tuple[Format, ...] = (BATCH_NORM2D, BATCH_NORM1D)

@@ -31,4 +31,10 @@ class BatchNorm2d(Integer):
         )
 
 
-FAMILY: tuple[type[Integer], ...] = (BatchNorm2d,)
+class BatchNorm1d(BatchNorm2d):
+    """x [N, C, L], factor [C], offset [C]."""
+
+    names: tuple[str, ...] = ("BatchNorm1dInt",)
+
+
+FAMILY: tuple[type[Integer], ...] = (BatchNorm2d, BatchNorm1d)

@@ -91,6 +91,7 @@ class Linear(WeightedIntegerOp):
     name = "LinearInt"
     width_axes = WidthAxes(-1, -1)
     weight_ranks = (2,)
+    weight_dtypes = ("int8", "int16", "int32")
     signature = Signature("x:integer w:weight b:bias? m:factors?", "result", rules.infer_linear)
     v3_name = "QLinear"
     attributes = (*WEIGHT_ATTRIBUTES, Attr("group_size", "i", None))
@@ -109,7 +110,13 @@ class Linear(WeightedIntegerOp):
         Raises ModelError if weight, bias, group factors or scales are invalid.
         """
         from simulator.kernels import Linear as Kernel
+        from simulator.kernels import WideLinear
 
+        if info.expect_arithmetic(LayerArithmetic).supports_int32:
+            weight = info.require_constant(1, "int8 int16 int32", "weight")
+            if np.dtype(np.int32) in (weight.dtype, info.input_dtypes[0]):
+                rescale = info.make_weight_rescale(len(weight))
+                return WideLinear(weight, info.bias(2, len(weight)), rescale)
         weight = info.require_constant(1, "int8 int16", "weight")
         bias, zero = info.bias(2, len(weight)), info.zero_point("x")
         factors = self._read_factors(info, weight)

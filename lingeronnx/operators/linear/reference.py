@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...targets.arithmetic import Arithmetic
-from .._reference_op import Attributes, Integer, Outputs, get_optional_input
+from ...targets.arithmetic import Arithmetic, LayerArithmetic
+from .._reference_arithmetic import to_python_ints
+from .._reference_op import Attributes, Integer, Outputs, expect_arithmetic, get_optional_input
 
 __all__ = ["FAMILY", "Bmm", "Linear"]
 
@@ -25,10 +26,16 @@ class Linear(Integer):
         """Return x W^T + b over the last axis of x (inputs x, W, optional b), requantized.
 
         With factors [O, groups] (input 3), the sum of each group of `group_size` inputs is
-        multiplied by the group's factor before they are added.
+        multiplied by the group's factor before they are added. Targets whose layers may have 32
+        bits sum Python integers.
         """
         weight, bias = inputs[1], get_optional_input(inputs, 2)
         factors = get_optional_input(inputs, 3)
+        if expect_arithmetic(arithmetic, LayerArithmetic).supports_int32:
+            total = to_python_ints(inputs[0]) @ to_python_ints(weight).T
+            if bias is not None:
+                total = total + to_python_ints(bias)
+            return self.requantize_accumulator(total, a, arithmetic, "scale_x", "scale_w", axis=-1)
         x = a.subtract_zero_point(inputs[0], "x")
         group_size = int(a.get("group_size") or weight.shape[1])
         acc = np.zeros((*x.shape[:-1], len(weight)), np.int64)

@@ -32,9 +32,10 @@ from ..shape_inference import Signature
 __all__ = ["FAMILY", "MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
 
 #: Division rule of a chip, as a name of `simulator.kernels.luna_average`.
-_LUNA_DIVISION_RULES: dict[AverageDivisor, Literal["venus", "arcs"]] = {
+_LUNA_DIVISION_RULES: dict[AverageDivisor, Literal["venus", "arcs", "scaled"]] = {
     AverageDivisor.INT8_AREA: "venus",
     AverageDivisor.AREA: "arcs",
+    AverageDivisor.SCALED_AREA: "scaled",
 }
 
 

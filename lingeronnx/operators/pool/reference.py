@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...targets.arithmetic import Arithmetic, AverageDivisor, AveragePoolArithmetic
+from ...targets.arithmetic import (
+    Arithmetic,
+    AverageDivisor,
+    AveragePoolArithmetic,
+    Requantization,
+)
 from .._reference_arithmetic import (
     INT32,
     cast_to_width,
@@ -121,6 +126,8 @@ class AvgPool(Integer):
                 arithmetic.requantize,
                 a.zero_point("o"),
             )
+        if divisor is AverageDivisor.SCALED_AREA and math.log2(area).is_integer():
+            return requantize(total, o_scale / (x_scale * area), 8, Requantization(shifts=True))
         is_int8_area = divisor is AverageDivisor.INT8_AREA
         left_shift = exact_log2(o_scale) - exact_log2(x_scale)
         return self.average_on_chip(total, area, left_shift, is_int8_area)

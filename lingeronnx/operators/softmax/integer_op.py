@@ -5,8 +5,9 @@ bits and is rounded once to the output scale. In the executor, a row spans all a
 in the training software, only this axis.
 
 Layer normalization, over one or more of the last axes, is ``y = sat(rescale(n * gamma + beta))``,
-where n is the normalized row with 10 fractional bits, gamma is int8 (int16 on some chips), and beta
-is int32 with the scale 2^10 * scale_w. The scale of the input affects only epsilon.
+where n is the normalized row with 10 fractional bits (15 in later executors), gamma is int8 (int16
+on some chips), and beta is int32 with the scale 2^10 * scale_w (2^15). The scale of the input
+affects only epsilon.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from simulator.kernels import LogSoftmax as LogSoftmaxKernel
     from simulator.kernels import Softmax as SoftmaxKernel
 
-__all__ = ["FAMILY", "SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
+__all__ = ["FAMILY", "LAYER_NORM", "LOG_SOFTMAX", "SOFTMAX", "get_normalized_fraction_bits"]
 
 #: Default epsilon of LayerNormalization in ONNX.
 DEFAULT_EPSILON = 1e-5
@@ -110,8 +111,9 @@ class LayerNorm(Format):
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the layer normalization kernel; a row has as many elements as gamma.
 
-        Normalized values have 10 fractional bits, in dialect v3 log2 of `scale_y_normal`. An absent
-        beta is 0. Raises ModelError if gamma does not match the last axes.
+        Normalized values have the target's fractional bits, 10 or 15; in dialect v3 log2 of
+        `scale_y_normal`. An absent beta is 0. Raises ModelError if gamma does not match the last
+        axes.
         """
         from simulator.kernels import LayerNorm as Kernel
 
@@ -119,11 +121,7 @@ class LayerNorm(Format):
         gamma = info.require_constant(1, "int8 int16", "factor")
         beta = info.bias(2, gamma.size)
         axes = _count_row_axes(info, gamma.size)
-        fraction = (
-            NORMALIZED_FRACTION_BITS
-            if a["scale_y_normal"] is None
-            else info.require_exponent("scale_y_normal", get_number(a, "scale_y_normal"))
-        )
+        fraction = _get_fraction_bits(info)
         return Kernel(
             gamma.astype(np.int64).reshape(-1),
             np.zeros(gamma.size, np.int64) if beta is None else beta,
@@ -131,6 +129,7 @@ class LayerNorm(Format):
             info.rescale(info.output_scale_ratio(2.0**fraction, get_number(a, "scale_w"))),
             row_axes=axes,
             fraction_bits=fraction,
+            rounds_to_float32=info.expect_arithmetic(LayerNormArithmetic).fraction_bits is None,
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
@@ -149,11 +148,7 @@ class LayerNorm(Format):
             return array.reshape(shape[len(shape) - axes :])
 
         a = builder.attrs
-        normalized_scale = (
-            2.0**NORMALIZED_FRACTION_BITS
-            if a["scale_y_normal"] is None
-            else get_number(a, "scale_y_normal")
-        )
+        normalized_scale = 2.0 ** _get_fraction_bits(builder.info)
         scale_w = get_number(a, "scale_w")
         # Stored as int32, since int16 would need opset 21.
         parameters = [builder.dequantize_constant(1, scale_w, view=reshape_to_row, bits=32)]
@@ -176,6 +171,21 @@ class LayerNorm(Format):
 
 
 LAYER_NORM = LayerNorm()
+
+
+def _get_fraction_bits(info: KernelInfo) -> int:
+    """Return the fractional bits of normalized values: of `scale_y_normal`, else of the target."""
+    key = "scale_y_normal"
+    if info.attributes[key] is not None:
+        return info.require_exponent(key, get_number(info.attributes, key))
+    return get_normalized_fraction_bits(info.expect_arithmetic(LayerNormArithmetic))
+
+
+def get_normalized_fraction_bits(arithmetic: LayerNormArithmetic | None) -> int:
+    """Return the fractional bits of normalized values, at which beta is added: 10 by default."""
+    if arithmetic is None or arithmetic.fraction_bits is None:
+        return NORMALIZED_FRACTION_BITS
+    return arithmetic.fraction_bits
 
 
 def _count_row_axes(info: KernelInfo, factors: int) -> int:

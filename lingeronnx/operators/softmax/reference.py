@@ -9,7 +9,13 @@ import math
 
 import numpy as np
 
-from ...targets.arithmetic import Arithmetic, SoftmaxArithmetic, SoftmaxDivision, SoftmaxRowRule
+from ...targets.arithmetic import (
+    Arithmetic,
+    LayerNormArithmetic,
+    SoftmaxArithmetic,
+    SoftmaxDivision,
+    SoftmaxRowRule,
+)
 from .._reference_arithmetic import (
     exact_log2,
     fixed_point_multiplier,
@@ -143,8 +149,8 @@ class LayerNorm(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Normalize each row of ``len(gamma)`` elements, times gamma plus beta, and requantize.
 
-        Inputs: x, gamma, and beta (default 0). Normalized values have 10 fractional bits. Epsilon
-        (default 1e-5) is rounded to the scale of the sums.
+        Inputs: x, gamma, and beta (default 0). Normalized values have 10 fractional bits, or 15 in
+        later executors. Epsilon (default 1e-5) is rounded to the scale of the sums.
         """
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
         beta = (
@@ -156,19 +162,21 @@ class LayerNorm(Integer):
         epsilon = a.get("epsilon")
         float_epsilon = 1e-5 if epsilon is None else float(epsilon)
         scaled_epsilon = math.floor(float_epsilon * scale**2 * count**2 + 0.5)
+        fraction_bits = expect_arithmetic(arithmetic, LayerNormArithmetic).fraction_bits or 10
         rows = []
         for row in x.reshape(-1, count).tolist():
-            normalized = self.normalize_row(row, scaled_epsilon)
+            normalized = self.normalize_row(row, scaled_epsilon, fraction_bits)
             rows.append([n * g + b for n, g, b in zip(normalized, gamma, beta, strict=True)])
         acc = np.array(rows, object).reshape(x.shape)
-        ratio = a.scale("scale_o") / (2**10 * a.scale("scale_w"))
+        ratio = a.scale("scale_o") / (2**fraction_bits * a.scale("scale_w"))
         return requantize(acc, ratio, a.o_bits, arithmetic.requantize)
 
     @staticmethod
-    def normalize_row(row: list[int], scaled_epsilon: int) -> list[int]:
-        """Return (x - mean) / standard deviation of each x of `row`: 16 bits, 10 fractional ones.
+    def normalize_row(row: list[int], scaled_epsilon: int, fraction_bits: int) -> list[int]:
+        """Return (x - mean) / standard deviation of each x of `row` with `fraction_bits`.
 
-        They are 0 if the variance with epsilon is 0.
+        They have 16 bits with 10 fractional ones, else 32; they are 0 if the variance with epsilon
+        is 0.
 
         Parameters
         ----------
@@ -176,6 +184,8 @@ class LayerNorm(Integer):
             Integers, count of them.
         scaled_epsilon
             epsilon * scale_x^2 * count^2, rounded.
+        fraction_bits
+            10 or 15.
         """
         count, total = len(row), sum(row)
         # The variance of the integers times count^2.
@@ -187,8 +197,9 @@ class LayerNorm(Integer):
             k += 1
         t = _floor_shift(scaled_variance, -2 * k)
         root = min(32767, math.isqrt(2**38 // t))
+        bits, shift = 16 if fraction_bits == 10 else 32, k + 19 - fraction_bits
         return [
-            int(saturate(round_shift_half_up((count * v - total) * root, k + 9), 16)) for v in row
+            int(saturate(round_shift_half_up((count * v - total) * root, shift), bits)) for v in row
         ]
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from simulator import kernels as k
+from simulator.piecewise import load_piecewise
 
-from .common import FakeQuantContext, FakeQuantizer, to_counts
+from .common import FakeQuantContext, FakeQuantizer, run_kernel, to_counts, to_integers
 from .rounding import requantize, straight_through
 
 __all__ = ["KERNELS"]
@@ -55,11 +56,29 @@ def _glu(kernel: k.Glu, inputs: Sequence[Any], context: FakeQuantContext) -> tup
     gate = torch.from_numpy(kernel.sigmoid_table.astype(np.float64)).to(b.device)
     slope = _estimate_slopes(kernel.sigmoid_table, b).double()[index]
     product = a * straight_through(b * slope, gate[index])
-    return (requantize(product, kernel.rescale, 128 << 15, context.log2_scale),)
+    bound = 128 << (kernel.gate_bits - 1)
+    return (requantize(product, kernel.rescale, bound, context.log2_scale),)
+
+
+def _piecewise_curve(
+    kernel: k.PiecewiseCurve, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Evaluate sigmoid or tanh of counts by the simulator, with the gradient of the function.
+
+    Returns a tuple of one tensor of counts.
+    """
+    (x,) = inputs
+    table = load_piecewise(kernel.function, kernel.table)
+    fraction_bits = kernel.shift + (11 if table.bits == 16 else 27)
+    function = torch.sigmoid if kernel.function == "sigmoid" else torch.tanh
+    smooth = function(x.double() * 2.0**-fraction_bits) * 2.0 ** (kernel.bits - 1)
+    (exact,) = run_kernel(kernel, [to_integers(x, context.input_dtypes[0])], x)
+    return (straight_through(smooth.to(exact.dtype), exact),)
 
 
 #: Simulator kernel -> its fake quantizer.
 KERNELS: Mapping[type, FakeQuantizer] = {
     k.Glu: _glu,
+    k.PiecewiseCurve: _piecewise_curve,
     k.Table: _table,
 }

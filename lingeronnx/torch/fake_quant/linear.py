@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ from .common import (
     FakeQuantizer,
     cast_to_exact_dtype,
     get_accumulator_bound,
+    run_kernel,
     subtract_zero_points,
     to_counts,
+    to_flat_int64,
+    to_integers,
 )
-from .rounding import requantize
+from .rounding import get_multiplier, requantize, round_with_gradient
 
 __all__ = ["KERNELS"]
 
@@ -75,9 +79,33 @@ def _matmul(kernel: k.MatMul, inputs: Sequence[Any], context: FakeQuantContext) 
     return (requantize(x @ y, kernel.rescale, bound, context.log2_scale),)
 
 
+def _wide_linear(
+    kernel: k.WideLinear, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Compute a fully connected layer of counts of up to 32 bits by the simulator.
+
+    The gradient, also to trained weights and biases, is that of the layer in float64. Returns a
+    tuple of one tensor of counts.
+    """
+    (x,) = inputs
+    weight = context.get_parameter(1, kernel.weight, x)
+    bias = context.get_parameter(2, kernel.bias, x)
+    bound_kernel = replace(
+        kernel,
+        weight=to_integers(weight, kernel.weight.dtype),
+        bias=None if bias is None else to_flat_int64(bias),
+    )
+    (exact,) = run_kernel(bound_kernel, [to_integers(x, context.input_dtypes[0])], x)
+    total = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    half_range = 1 << (kernel.rescale.bits - 1)
+    smooth = total * get_multiplier(kernel.rescale)
+    return (round_with_gradient(smooth, -half_range, half_range - 1, context.log2_scale, exact),)
+
+
 #: Simulator kernel -> its fake quantizer.
 KERNELS: Mapping[type, FakeQuantizer] = {
     k.Linear: _linear,
     k.MatMul: _matmul,
+    k.WideLinear: _wide_linear,
     FloatLinear: _float_linear,
 }

@@ -22,7 +22,11 @@ from ... import integer_ops
 from ..._lowering import Op
 from ...lowering_context import LoweringContext
 from ...scale_constraints import ExponentLookup, Scaling, share_no_scales
-from ..integer_op import DEFAULT_EPSILON, NORMALIZED_FRACTION_BITS
+from ..integer_op import (
+    DEFAULT_EPSILON,
+    NORMALIZED_FRACTION_BITS,
+    get_normalized_fraction_bits,
+)
 
 __all__ = ["LayerNorm", "has_short_rows", "needs_rank3_rows"]
 
@@ -62,8 +66,8 @@ def check_axis_count(node: ir.Node, target: Target) -> str | None:
 def _max_output_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
     """Return the largest exponent (log2 of the scale) of the output: 10 + that of the weight.
 
-    `exponent` gives that of a tensor by name. The normalized values have 10 fractional bits, and
-    their product with the weight is only shifted right.
+    `exponent` gives that of a tensor by name. The normalized values have at least 10 fractional
+    bits, and their product with the weight is only shifted right.
     """
     return NORMALIZED_FRACTION_BITS + exponent(ir.input_name(node, 1))
 
@@ -135,7 +139,8 @@ class LayerNorm(Op):
         arithmetic = context.target.get_arithmetic(self.name, LayerNormArithmetic)
         if arithmetic is not None and arithmetic.factor_bits == 16:
             weight = context.widen_to_int16(weight)
-        bias = context.bias(node, 2, 2.0**NORMALIZED_FRACTION_BITS * w.scale, repeat)
+        fraction_bits = get_normalized_fraction_bits(arithmetic)
+        bias = context.bias(node, 2, 2.0**fraction_bits * w.scale, repeat)
         if not bias:
             zeros, name = np.zeros(repeat(gamma).shape), f"{node.outputs[0].name}_bias"
             bias = [context.add_accumulator_constant(name, zeros, 1.0)]

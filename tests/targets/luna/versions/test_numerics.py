@@ -18,7 +18,7 @@ from benchmarks.version_agreement import (
 )
 
 FORMULA_ROWS = [row for row in find_rows(ROWS) if follows_formula(row)]
-OPERATORS = ["gru", "lstm"]
+OPERATORS = sorted({row["operator"] for row in FORMULA_ROWS})
 
 
 def evaluate(folder, row):
