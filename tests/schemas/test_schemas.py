@@ -151,7 +151,7 @@ def test_exemptions_are_needed(op_type):
     it is integer.
     """
     assert op_type in {form.name for form in INTEGER_OPS}
-    attributes = {"axes": [0], "dims": [4]}
+    attributes = {"axes": [0], "dims": [4], "slope": 2}
     for elem, domain in ((TensorProto.INT8, SCHEMA_DOMAIN), (TensorProto.FLOAT, "")):
         ends = [
             helper.make_tensor_value_info("x", elem, [1, 4]),

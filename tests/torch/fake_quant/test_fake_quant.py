@@ -11,6 +11,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 import lingeronnx.operators
+from benchmarks.version_agreement import (
+    ROWS,
+    find_rows,
+    follows_formula,
+    get_feeds,
+    get_row_target,
+)
 from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.operators.linear.integer_op import FloatLinear
@@ -128,8 +135,12 @@ def walked(case):
     simulator's.
     """
     vectors = np.load(LUNA / f"{case['name']}.npz")
-    session = Session(LUNA / f"{case['name']}.onnx")
-    runner = IntegerRunner(session.model)
+    return walk_graph(Session(LUNA / f"{case['name']}.onnx").model, vectors)
+
+
+def walk_graph(model, vectors, target=None):
+    """Return (kinds of kernels, number of tensors) of a graph, whose every tensor is compared."""
+    runner = IntegerRunner(model, target=target)
     feeds = {spec.name: np.asarray(vectors[spec.name]) for spec in runner.inputs}
     fed = runner._make_program_feed(
         feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a))
@@ -138,7 +149,7 @@ def walked(case):
         n: TensorSpec(a.shape if runner.runs_whole_batch else (1, *a.shape[1:]), a.dtype)
         for n, a in fed.items()
     }
-    network = FakeQuantNetwork(session.model, {}, {}, specs)
+    network = FakeQuantNetwork(model, {}, {}, specs, target=target)
     want = {name: array for name, array, _ in runner.run(feeds)}
     walk = dict(network.walk({n: tensor(a).detach() for n, a in fed.items()}, {}, {}))
     assert walk.keys() == {name for step in network.steps for name in step.outputs}
@@ -161,12 +172,42 @@ def measured(cases):
     return kinds
 
 
+#: Kernels of operators that only later executors have.
+LATER_KERNELS = {k.CandidateGru, k.PiecewiseCurve, k.WideLinear}
+VERSION_ROWS = [
+    row
+    for row in find_rows(ROWS)
+    if follows_formula(row)
+    and all(array.shape[0] == 1 for array in get_feeds(ROWS, row).values())  # no axis of time
+]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("operator", sorted({row["operator"] for row in VERSION_ROWS}))
+def test_rows_of_later_executors(operator):
+    """Every tensor of the graphs that later executors ran."""
+    for row in VERSION_ROWS:
+        if row["operator"] == operator:
+            model = Session(ROWS / row["file"]).model
+            _, count = walk_graph(model, get_feeds(ROWS, row), get_row_target(row))
+            assert count
+
+
+def test_rows_have_the_kernels_of_later_executors():
+    kinds = set()
+    for name in ("gru_venus_bf1_a_v310", "iqtanh_arcs_v2608", "lin_venusA_v310_32_32_8_r2"):
+        row = next(row for row in VERSION_ROWS if row["name"] == name)
+        model = Session(ROWS / row["file"]).model
+        kinds |= walk_graph(model, get_feeds(ROWS, row), get_row_target(row))[0]
+    assert kinds >= LATER_KERNELS
+
+
 @pytest.mark.slow
 def test_all_vectors():
     """Every tensor of every measured graph."""
     kinds = measured(CASES)
     elsewhere = {k.AddScaled, k.Clip, k.Constant, k.Gru, FloatLinear}  # of other platforms: below
-    elsewhere |= {k.CandidateGru}  # of later executors: test_later_versions
+    elsewhere |= LATER_KERNELS
     elsewhere |= {k.DivSingle, k.Mean}  # of the training side
     elsewhere |= {k.ZeroPointKernel}  # of zero points: test_zero_points
     assert kinds >= set(FAKE_QUANTIZERS) - elsewhere
