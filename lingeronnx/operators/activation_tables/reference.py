@@ -124,7 +124,8 @@ class Sigmoid(Integer):
         """
         q, arithmetic = exact_log2(a.scale("scale_x")), expect_arithmetic(arithmetic, LutArithmetic)
         chip = arithmetic.table.value
-        input_bits, fraction_bits = (16, 11) if chip == "venus" else (32, 27)
+        fraction_bits = arithmetic.table.input_fraction_bits
+        input_bits = 16 if fraction_bits == 11 else 32
         if arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
             x = round_shift_half_up(to_python_ints(inputs[0]), max(q - 11, 0))
         else:
@@ -185,7 +186,8 @@ class Glu(Integer):
         """
         arithmetic = expect_arithmetic(arithmetic, GluArithmetic)
         chip, gate_bits = arithmetic.table.value, arithmetic.gate_bits or 16
-        table_bits, fraction_bits = (16, 11) if chip == "venus" else (32, 27)
+        fraction_bits = arithmetic.table.input_fraction_bits
+        table_bits = 16 if fraction_bits == 11 else 32
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
         shift = exact_log2(a.scale("scale_x")) - fraction_bits
         table_input = saturate(round_shift_half_up(to_python_ints(gate), shift), table_bits)
