@@ -26,6 +26,7 @@ addEventListener("load", async () => {
   const shownText = () => [...document.querySelectorAll("h3, dd, dt, li, p, text, td, .big, .dim")].filter(isShown)
     .map(element => element.textContent).join("\\n");
   let result = null;
+  await wait(500);  // charts are drawn after the page
   try { result = await (async () => { %s })(); } catch (error) { errors.push(String(error)); }
   const report = document.createElement("pre");
   report.id = "browser-result";

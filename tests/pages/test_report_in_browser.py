@@ -6,9 +6,11 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx_ir
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.analysis.compare.network import describe_weights
 from tests.nets import Net, quantized, samples
 from tests.pages.browser import needs_browser, run_in_browser
 
@@ -155,3 +157,20 @@ def test_nodes_are_placed_below_their_inputs_without_overlap():
     assert seen["groups"] <= 62
     assert seen["members"] == 60 * 5 + 1
     assert seen["acyclic"]
+
+
+def test_the_picture_of_weights_has_the_largest_of_each_pair_of_channels():
+    """A weight of 127 is the brightest cell; an output channel far above the others is named."""
+    net = Net(4, 4, 4, seed=1)
+    model = net.graph(net.conv("x", (40, 4, 3, 3), pads=[1] * 4, out="y"))
+    graph = quantized(model, effort="fast").graph
+    node = next(node for node in graph.graph if node.op_type == "Conv2dInt")
+    weights = np.ones((40, 4, 3, 3), np.int8)
+    weights[17, 2, 1, 1] = 127
+    node.inputs[1].const_value = onnx_ir.tensor(weights)
+    picture = describe_weights(node)
+    cells = np.frombuffer(bytes.fromhex(picture["cells"]), np.uint8).reshape(24, 4)
+    assert (picture["rows"], picture["columns"], picture["outputs"]) == (24, 4, 40)
+    assert cells.max() == cells[17 * 24 // 40, 2] == 255
+    assert np.count_nonzero(cells == cells.min()) == cells.size - 1
+    assert picture["outliers"] == [{"channel": 17, "ratio": 127.0}]

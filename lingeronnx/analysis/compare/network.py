@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...ir import ir
 from ...operators.chip_part import find_chip_nodes
 from ...targets import GraphCost
@@ -20,8 +22,11 @@ from .advice import find_parent_rows
 from .comparison import Comparison
 from .sources import IntegerSource
 
-__all__ = ["LayerCosts", "make_network", "sum_layer_costs"]
+__all__ = ["LayerCosts", "describe_weights", "make_network", "sum_layer_costs"]
 
+_MAX_CELLS = 24  # rows and columns of the picture of weights
+_MAX_OUTLIERS = 3
+_OUTLIER_RATIO = 4.0  # of a channel's largest weight to the median of all
 _PLACES = ("input", "output", "integer", "host")
 #: (key, title, unit, whether values are added up in a collapsed scope, explanation)
 _COST_MEASURES = (
@@ -124,11 +129,56 @@ def _list_nodes(comparison: Comparison, graph: ir.Model) -> list[dict[str, Any]]
             inputs=list(dict.fromkeys(inputs)),
             place="integer" if id(node) in integer_nodes else "host",
         )
+        nodes[-1]["weights"] = describe_weights(node)
     for value in graph.graph.outputs:
         name = str(value.name)
         inputs = [producers[name]] if name in producers else []
         add([], name=name, op="Output", tensor=name, inputs=inputs, place="output")
     return nodes
+
+
+def describe_weights(node: ir.Node) -> dict[str, Any] | None:
+    """Return the largest weight for each output and input channel, as data of the chart `heatmap`.
+
+    At most 24 x 24 cells, each with the maximum of its channels: log2(1 + |w|) as a fraction of
+    that of the largest integer, times 255, as two hexadecimal digits. "outliers" are output
+    channels whose largest weight is 4 times the median of all. None without integer weights of two
+    axes or more.
+    """
+    constants = [ir.const_value(value) for value in node.inputs]
+    weights = next((w for w in constants if w is not None and w.ndim > 1), None)
+    if weights is None or weights.dtype.kind != "i" or not weights.size:
+        return None
+    axes = tuple(range(2, weights.ndim))
+    sizes = np.abs(weights.astype(np.int64)).max(axis=axes)
+    cells = _shrink_by_max(_shrink_by_max(sizes, 0), 1)
+    limit = math.log2(1 + np.iinfo(weights.dtype).max)
+    levels = np.rint(255 * np.minimum(np.log2(1 + cells) / limit, 1)).astype(np.uint8)
+    by_channel = sizes.max(axis=1)
+    median = max(float(np.median(by_channel)), 1.0)
+    order = np.argsort(-by_channel)[:_MAX_OUTLIERS]
+    outliers = [
+        {"channel": int(channel), "ratio": round(float(by_channel[channel]) / median, 1)}
+        for channel in order
+        if by_channel[channel] >= _OUTLIER_RATIO * median
+    ]
+    return {
+        "rows": cells.shape[0],
+        "columns": cells.shape[1],
+        "cells": levels.tobytes().hex(),
+        "outputs": weights.shape[0],
+        "inputs": weights.shape[1],
+        "outliers": outliers,
+    }
+
+
+def _shrink_by_max(array: np.ndarray, axis: int) -> np.ndarray:
+    """Shrink an axis to at most `_MAX_CELLS` entries, each the maximum of neighboring ones."""
+    count = array.shape[axis]
+    if count <= _MAX_CELLS:
+        return array
+    starts = np.arange(_MAX_CELLS) * count // _MAX_CELLS
+    return np.maximum.reduceat(array, starts, axis=axis)
 
 
 def _make_node(
@@ -145,6 +195,7 @@ def _make_node(
         "place": place,
         "alert": False,
         "detail": "",
+        "weights": None,
         "values": {"place": place},
     }
 

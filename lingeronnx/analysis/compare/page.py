@@ -23,9 +23,6 @@ from .network import LayerCosts, make_network
 
 __all__ = ["render_comparison_page", "render_comparison_section", "render_network_section"]
 
-_DRAW_NETWORK = (
-    'charts.drawNetwork(document.getElementById("network-host"), charts.readData("network"));'
-)
 _BINS = 64  # bins of a tensor's histogram
 
 
@@ -84,8 +81,8 @@ def render_network_section(
         "The network",
         _read_asset("network.html"),
         make_network(comparison, costs),
-        script=_DRAW_NETWORK,
-        charts=("network",),
+        script=_read_asset("network.js"),
+        charts=("network", "heatmap"),
     )
 
 

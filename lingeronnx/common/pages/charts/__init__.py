@@ -4,6 +4,7 @@
     network    a network as a graph, placed by layout.js and dagre
     histogram  values of a tensor with the quantization grid
     bars       horizontal bars of one or several parts
+    heatmap    weights by output and input channel
     memory     the memory plan over the steps of a call
 
 dagre.min.js is the layout engine @dagrejs/dagre, see dagre.LICENSE.txt.

@@ -119,7 +119,9 @@ const charts = (() => {
   const readData = key => { const script = document.getElementById("data-" + key); return script && JSON.parse(script.textContent); };
 
   // Charts of one page show the same layer: whoever changes it tells all others.
-  const selectTensor = name => document.dispatchEvent(new CustomEvent("select-tensor", {detail: name}));
+  let last = "";
+  const selectTensor = name => { last = name; document.dispatchEvent(new CustomEvent("select-tensor", {detail: name})); };
+  const selected = () => last;
   const onSelect = react => document.addEventListener("select-tensor", event => react(event.detail));
 
   document.addEventListener("click", event => {
@@ -130,5 +132,5 @@ const charts = (() => {
   });
 
   return {element, svgElement, toNumber, formatNumber, formatPercent, formatCount, formatBytes, shorten, showTip, sequentialColor,
-    cssColor, isDark, readData, selectTensor, onSelect};
+    cssColor, isDark, readData, selectTensor, selected, onSelect};
 })();

@@ -12,7 +12,7 @@ charts.drawHistogram = (host, tensor, names) => {
   const from = Math.min(low, ...(isNear[0] ? [limits[0]] : [])) - 0.02 * span, to = Math.max(high, ...(isNear[1] ? [limits[1]] : [])) + 0.02 * span;
   const xOf = value => left + (right - left) * (value - from) / (to - from || 1);
   const most = Math.log10(1 + Math.max(1, ...tensor.hx, ...tensor.hy)), yOf = count => bottom - (bottom - top) * Math.log10(1 + count) / most;
-  const svg = svgElement("svg", {viewBox: `0 0 ${width} ${height}`, id: "histsvg", role: "img", "aria-label": `histograms of ${tensor.name} in both models, with the range of its integers`});
+  const svg = svgElement("svg", {viewBox: `0 0 ${width} ${height}`, id: "histsvg", role: "img", "aria-label": `histograms of ${tensor.name} in ${names[0]} (blue) and ${names[1]} (orange), with the range of its integers`});
   const step = 1 / toNumber(tensor.scale), stepWidth = xOf(from + step) - xOf(from);
   if (stepWidth >= 3) {
     let d = "";
@@ -36,6 +36,6 @@ charts.drawHistogram = (host, tensor, names) => {
   svg.append(svgElement("line", {x1: left, x2: right, y1: bottom, y2: bottom, class: "axis"}));
   const ticks = [[from, "start"], [(from + to) / 2, "middle"], [to, "end"]];
   ticks.forEach(([value, anchor]) => svg.append(svgElement("text", {x: xOf(value), y: bottom + 14, "text-anchor": anchor}, formatNumber(value))));
-  svg.append(svgElement("text", {x: width / 2, y: height - 5, "text-anchor": "middle"}, width < 420 ? "value" : `value; counts on a logarithmic scale; blue ${names[0]}, orange ${names[1]}`));
+  svg.append(svgElement("text", {x: width / 2, y: height - 5, "text-anchor": "middle"}, "counts on a logarithmic scale; blue float, orange integer"));
   host.replaceChildren(svg);
 };

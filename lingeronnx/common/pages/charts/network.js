@@ -252,5 +252,6 @@ charts.drawNetwork = (host, data, options) => {
   place();
   svg.dataset.layoutMs = (performance.now() - started).toFixed(0);
   fit();
+  if (nodeOfTensor.has(charts.selected())) { selected = groupOf[nodeOfTensor.get(charts.selected())]; center(selected); }
   addEventListener("resize", draw);
 };
