@@ -83,6 +83,9 @@ FAMILY_FILES = (
     "training_kernels",
 )
 
+#: Files beside those of the families in lingeronnx/torch/fake_quant/.
+FAKE_QUANTIZER_HELPERS = ("__init__", "common", "lstm_gradient", "rounding")
+
 #: Where "@" is a rule of the packer's, and not a mark in a tensor's name.
 #: `escaping` escapes it for Markdown and spreadsheets.
 AT_SIGN_HOMES = (
@@ -425,14 +428,22 @@ def find_integer_operator_lists(checkout: Checkout) -> Iterator[Violation]:
 
 
 def find_unknown_family_files(checkout: Checkout) -> Iterator[Violation]:
-    """A family of operators has files of the kinds that the import contracts know."""
+    """A family of operators has files of known kinds; its fake quantizers are called after it."""
+    families = set()
     for file in checkout.core_files:
         parts = Path(file.path).with_suffix("").parts[2:]
         if not file.path.startswith("lingeronnx/operators/") or len(parts) < 2:
             continue
+        families.add(parts[0])
         if parts[1] not in FAMILY_FILES:
             message = f"no kind of file in a family of operators; known: {', '.join(FAMILY_FILES)}"
             yield Violation(file.path, 1, message)
+    known = {*families, *FAKE_QUANTIZER_HELPERS}
+    for file in checkout.core_files:
+        path = Path(file.path)
+        is_fake_quantizer = path.parent.as_posix() == "lingeronnx/torch/fake_quant"
+        if is_fake_quantizer and path.stem not in known:
+            yield Violation(file.path, 1, f"{path.stem} is no family in lingeronnx/operators/")
 
 
 def find_duplicate_classes(checkout: Checkout) -> Iterator[Violation]:

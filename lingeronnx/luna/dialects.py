@@ -34,7 +34,7 @@ from ..operators.integer_ops import (
     find_integer_op,
     is_quantized_domain,
 )
-from ..operators.softmax.integer_op import (
+from ..operators.normalization.integer_op import (
     V3_NORMALIZED_FRACTION_BITS,
     get_normalized_fraction_bits,
 )

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..ir import ir
+from ..operators.normalization.lowering.layer_norm import has_short_rows, needs_rank3_rows
 from ..operators.pool.lowering import is_lowered_to_linear
-from ..operators.softmax.lowering.layer_norm import has_short_rows, needs_rank3_rows
 from ..targets._target import Target
 from .faults import LunaFault
 

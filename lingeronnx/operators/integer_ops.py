@@ -30,6 +30,8 @@ from .conv.integer_op import CONV1D, CONV2D, CONV_TRANSPOSE2D
 from .elementwise import integer_op as elementwise
 from .elementwise.integer_op import ADD, DIV, MUL, SUB
 from .linear.integer_op import BMM, LINEAR
+from .normalization import integer_op as normalization
+from .normalization.integer_op import LAYER_NORM, LOG_SOFTMAX, SOFTMAX
 from .pool import integer_op as pool
 from .pool.integer_op import AVG_POOL2D, GLOBAL_AVERAGE_POOL2D, MAX_POOL
 from .quant_dequant import integer_op as quant_dequant
@@ -42,8 +44,6 @@ from .reshape import integer_op as reshape
 from .reshape.integer_op import FLATTEN, RESHAPE, SQUEEZE, TRANSPOSE, UNSQUEEZE
 from .selection import integer_op as selection
 from .selection.integer_op import ARG_MAX, GATHER, SLICE, SPLIT
-from .softmax import integer_op as softmax
-from .softmax.integer_op import LAYER_NORM, LOG_SOFTMAX, SOFTMAX
 
 __all__ = [
     "ADD",
@@ -125,7 +125,7 @@ _ALL_INTEGER_OPS: tuple[Format, ...] = (
     *pool.FAMILY,
     *clamp.FAMILY,
     *activation_tables.FAMILY,
-    *softmax.FAMILY,
+    *normalization.FAMILY,
     *recurrent.FAMILY,
     *reshape.FAMILY,
     *selection.FAMILY,

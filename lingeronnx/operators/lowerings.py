@@ -22,6 +22,8 @@ from .conv.lowering import CONV2D, Conv1d, ConvTranspose2d
 from .elementwise.lowering.constant_operand import AddConstant, MulConstant
 from .elementwise.lowering.two_activations import Add, Mul, Sub
 from .linear.lowering import LINEAR, Bmm
+from .normalization.lowering.layer_norm import LayerNorm
+from .normalization.lowering.softmax import LogSoftmax, Softmax
 from .pool.lowering import AVERAGE, MaxPool
 from .recurrent.lowering import LSTM, Gru
 from .repeat_resize.lowering.pad import Pad
@@ -29,8 +31,6 @@ from .repeat_resize.lowering.repeat_resize import Expand, Resize, Tile
 from .reshape.lowering import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
 from .scale_constraints import ScalePair, Scaling, share_no_scales
 from .selection.lowering import Gather, Slice
-from .softmax.lowering.layer_norm import LayerNorm
-from .softmax.lowering.softmax import LogSoftmax, Softmax
 
 __all__ = [
     "LOWERING_RULES",

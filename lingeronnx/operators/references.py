@@ -24,13 +24,13 @@ from .concat import reference as concat
 from .conv import reference as conv
 from .elementwise import reference as elementwise
 from .linear import reference as linear
+from .normalization import reference as normalization
 from .pool import reference as pool
 from .quant_dequant import reference as quant_dequant
 from .recurrent import reference as recurrent
 from .repeat_resize import reference as repeat_resize
 from .reshape import reference as reshape
 from .selection import reference as selection
-from .softmax import reference as softmax
 
 __all__ = ["Integer", "reference_ops", "register_reference_op", "unregister_reference_op"]
 
@@ -47,7 +47,7 @@ _REFERENCE_OPS = (
     *reshape.FAMILY,
     *pool.FAMILY,
     *activation_tables.FAMILY,
-    *softmax.FAMILY,
+    *normalization.FAMILY,
     *recurrent.FAMILY,
 )
 

@@ -69,6 +69,12 @@ SOURCES = {
     "lingeronnx/operators/conv/helpers.py": """\
         import json  # family-file
         """,
+    "lingeronnx/torch/fake_quant/conv.py": """\
+        import json
+        """,
+    "lingeronnx/torch/fake_quant/convolution.py": """\
+        import json  # family-file
+        """,
     "lingeronnx/luna/chip.py": """\
         NAME = "venus"
         MARK = "Conv2dInt"

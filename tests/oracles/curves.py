@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lingeronnx.operators.softmax.reference import LogSoftmax, Softmax
+from lingeronnx.operators.normalization.reference import LogSoftmax, Softmax
 from lingeronnx.targets.arithmetic import SoftmaxArithmetic, SoftmaxDivision
 from tests.oracles.fixed import rescale, rsh, sat
 

@@ -29,7 +29,7 @@ from ...ir import ir
 from ...operators.clamp.lowering import get_clip_bounds
 from ...operators.integer_ops import BATCH_NORM2D, CLIP, RELU
 from ...operators.lowerings import find_lowering_rule
-from ...operators.softmax.lowering.layer_norm import LayerNorm, check_epsilon
+from ...operators.normalization.lowering.layer_norm import LayerNorm, check_epsilon
 from ...targets import Target
 from ..normalize.layers.channel_affine import fold_factor
 from ..normalize.layers.layer_norm import set_layer_norm_epsilon

@@ -29,20 +29,20 @@ from ...ir import ir
 from ...operators.extension import get_fake_quantizers
 from ...operators.recurrent.integer_op import input_indices
 from . import (
+    activation_tables,
     batch_norm,
     clamp,
     concat,
     conv,
-    curves,
     elementwise,
     linear,
+    normalization,
     pool,
-    quantize,
+    quant_dequant,
     recurrent,
+    repeat_resize,
     reshape,
-    select,
-    softmax,
-    spread,
+    selection,
 )
 from .common import FakeQuantContext, FakeQuantizer, subtract_zero_points
 
@@ -113,20 +113,20 @@ def _constant(
 
 #: Simulator kernel -> its fake quantizer. The two kernels listed here belong to no family.
 FAKE_QUANTIZERS: Mapping[type, FakeQuantizer] = {
-    **quantize.KERNELS,
+    **quant_dequant.KERNELS,
     **conv.KERNELS,
     **linear.KERNELS,
     **batch_norm.KERNELS,
     **pool.KERNELS,
     **recurrent.KERNELS,
-    **softmax.KERNELS,
+    **normalization.KERNELS,
     **elementwise.KERNELS,
     **clamp.KERNELS,
-    **curves.KERNELS,
+    **activation_tables.KERNELS,
     **concat.KERNELS,
-    **select.KERNELS,
+    **selection.KERNELS,
     **reshape.KERNELS,
-    **spread.KERNELS,
+    **repeat_resize.KERNELS,
     k.Constant: _constant,
     k.ZeroPointKernel: _zero_point_kernel,
 }

@@ -21,7 +21,7 @@ from tests.packability import CHIPS, evaluate_result, get_printed_arguments
 
 #: Modules whose names in their packages are those of functions.
 LAST_STAGE = importlib.import_module("lingeronnx.luna.backend_passes.pipeline")
-LAYER_NORM = importlib.import_module("lingeronnx.operators.softmax.lowering.layer_norm")
+LAYER_NORM = importlib.import_module("lingeronnx.operators.normalization.lowering.layer_norm")
 
 
 def weight(net, *shape):

@@ -22,10 +22,10 @@ from ....operators.conv import exact_qdq as conv
 from ....operators.elementwise import exact_qdq as elementwise
 from ....operators.exact_nodes import IntegerNodes, KernelWriter, NotExactError, Shapes
 from ....operators.linear import exact_qdq as linear
+from ....operators.normalization import exact_qdq as normalization
 from ....operators.pool import exact_qdq as pool
 from ....operators.quant_dequant import exact_qdq as quant_dequant
 from ....operators.recurrent import exact_qdq as recurrent
-from ....operators.softmax import exact_qdq as softmax
 
 __all__ = ["WRITERS"]
 
@@ -69,6 +69,6 @@ _LAYER_WRITERS: Mapping[type[Kernel], KernelWriter] = {
 #: The writer of each kernel class.
 WRITERS: Mapping[type[Kernel], KernelWriter] = {
     **_LAYER_WRITERS,
-    **softmax.EXACT_WRITERS,
+    **normalization.EXACT_WRITERS,
     **recurrent.EXACT_WRITERS,
 }
