@@ -30,6 +30,7 @@ def test_operators_with_states():
 def test_operators_of_single_samples():
     assert names("needs_single_sample") == {
         "AvgPool2dInt",
+        "BatchNorm1dInt",
         "BatchNorm2dInt",
         "Conv1dInt",
         "Conv2dInt",
@@ -44,6 +45,7 @@ def test_operators_between_float_and_integers():
 
 def test_widths_of_input_and_weight():
     assert {form.name: tuple(form.width_axes) for form in FORMATS if form.width_axes} == {
+        "BatchNorm1dInt": (1, 0, False),
         "BatchNorm2dInt": (1, 0, False),
         "Conv1dInt": (1, 1, True),
         "Conv2dInt": (1, 1, True),
