@@ -503,6 +503,22 @@ def _cost_schema() -> _Schema:
             ),
         }
     )
+    buffer = _object_of(
+        {
+            **_fields(
+                _STRING,
+                name="the tensor, or what the area is for",
+                kind="tensor, area (work area) or buffer (of the DMA)",
+            ),
+            **_fields(
+                _COUNT,
+                offset="first byte in the shared memory",
+                bytes="its size",
+                first="index of the first layer that uses it",
+                last="index of the last layer that uses it",
+            ),
+        }
+    )
     return _object_of(
         {
             "layers": _with_description(_array_of(layer), "layers in execution order"),
@@ -522,6 +538,7 @@ def _cost_schema() -> _Schema:
             "largest": _with_description(
                 _map_of(_COUNT), "size of the largest tensors in shared memory, by name"
             ),
+            "buffers": _with_description(_array_of(buffer), "the plan of the shared memory"),
         }
     )
 

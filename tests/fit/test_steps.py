@@ -91,6 +91,11 @@ OWN = {
         VENUS,
         ["Pad", "Conv"],
     ),
+    "rows-as-channels": (
+        lambda: conv((3, 20, 9), (4, 3, 20, 3)),
+        VENUS,
+        ["Reshape", "Conv"],
+    ),
     "split-kernel": (lambda: conv((3, 30, 30), (4, 3, 1, 13)), VENUS, None),
     "split-channels": (
         lambda: conv((24, 5, 33), (4, 24, 1, 5)),

@@ -57,8 +57,8 @@ CASES = (
         ),
     ),
     ("weight_scales: 3", "weight_scales = 3: it must be tensor, channel, or group:N for groups of"),
-    ("bitz: 8", "unknown key 'bitz'; did you mean 'bits'?; known: platform, mode, bits, "),
-    ("1: 8", "unknown key '1'; known: platform, mode, bits, "),
+    ("bitz: 8", "unknown key 'bitz'; did you mean 'bits'?; known: platform, allow_unmeasured, "),
+    ("1: 8", "unknown key '1'; known: platform, allow_unmeasured, "),
 )
 
 

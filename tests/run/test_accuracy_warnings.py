@@ -305,8 +305,8 @@ def test_compare_and_the_report_page_warn_as_well(narrow, tmp_path):
     assert "top1 falls by" in body.split('id="data-compare">')[1]
     lo.report(narrow.model, narrow.result, narrow.data, tmp_path / "page")
     sections = json.loads((tmp_path / "page" / "report.json").read_text("utf-8"))
-    advice = [step["why"] for step in sections["advice"]]
-    assert sum("falls by" in line for line in advice) == 2  # of quantize, of compare
+    hints = [hint["text"] for hint in sections["overview"]["hints"]]
+    assert sum("falls by" in text for text in hints) == 1  # quantize and compare say the same
     page = (tmp_path / "page" / "report.html").read_text("utf-8")
     assert "top1 falls by" in page.split("<script")[0]
 

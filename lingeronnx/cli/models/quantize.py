@@ -83,6 +83,7 @@ OPTION_GROUPS = (
         "Target",
         (
             "platform",
+            "allow-unmeasured",
             "skip",
             "cells",
             "fit",

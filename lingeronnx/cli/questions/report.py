@@ -31,7 +31,7 @@ __all__ = ["report"]
     epilog=format_examples(
         "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report",
         (
-            "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report --clock 300 "
+            "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report "
             "--calib calib.npz --sensitivity sensitivity"
         ),
     )

@@ -8,8 +8,10 @@ from lingeronnx.ir import ir
 from lingeronnx.luna.backend_passes.fault_workarounds import HANDLED_FAULTS
 from lingeronnx.luna.fault_triggers import _TRIGGERS
 from lingeronnx.luna.faults import LunaFault
+from lingeronnx.luna.packer.fault_checks import FAULT_CHECKS
+from lingeronnx.luna.packer.memory.placement_checks import FAULT_RULES
 from lingeronnx.operators.lowerings import format_limit_rule
-from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets import PLATFORMS, get_versions
 from tests.each import check_each
 
 
@@ -118,9 +120,17 @@ def test_faults_that_scales_bring_about():
     check_each(check, cases)
 
 
-def test_the_faults_known_here_are_some_rows():
+def test_each_fault_is_some_version_s_and_is_handled_or_found():
     known = {fault for target in PLATFORMS for fault in target.faults}
-    assert set(LunaFault) == known
+    later = {
+        fault
+        for target in PLATFORMS
+        if target.has_packer
+        for version in get_versions(target)
+        for fault in version.faults
+    } - known
+    assert set(LunaFault) == known | later
+    assert later <= {*FAULT_CHECKS, *FAULT_RULES, LunaFault.GRU_OTHER}  # GRU: by its arithmetic
     limits = {
         LunaFault.AVGPOOL_AREA,
         LunaFault.DEPTHWISE_MULTIPLIER,
