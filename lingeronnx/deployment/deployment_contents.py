@@ -104,7 +104,7 @@ def partition_graph(
             f"cannot deploy for platform {target.name}: it is not a chip; quantize for a chip "
             "target"
         )
-    parts = split_into_parts(target.with_safe_names(graph.session.model), target)
+    parts = split_into_parts(graph.packed, target)
     if not parts.chip:
         raise ConstraintError(
             "no node runs on the chip: all were left in float; run `lingeronnx check` for advice"

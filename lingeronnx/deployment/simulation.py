@@ -6,7 +6,6 @@ a graph input's Quant has the name of the graph input on the device. Must not kn
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,14 +35,16 @@ __all__ = ["SampleRun", "SimulatedGraph", "read_integer_graph", "run_samples"]
 class SimulatedGraph:
     """An integer graph to compare with.
 
-    session : runs the graph by the user's names. device : {tensor: its name in the chip's file}.
-    quantized_inputs : {output of a Quant: the Quant's input}. proto : the nodes in order. operators
-    : {tensor: the integer operator that computes it, or the type of the node}. outputs : integer
-    inputs of Dequants and integer graph outputs, in the order of the chip's outputs.
+    session : runs the graph by the user's names. packed : the graph by the names in the chip's
+    file. device : {tensor: its name in `packed`}. quantized_inputs : {output of a Quant: the
+    Quant's input}. proto : the nodes in order. operators : {tensor: the integer operator that
+    computes it, or the type of the node}. outputs : integer inputs of Dequants and integer graph
+    outputs, in the order of the chip's outputs.
     """
 
     session: Session
     target: Target
+    packed: ir.Model
     device: Mapping[str, str]
     quantized_inputs: Mapping[str, str]
     proto: onnx.ModelProto
@@ -94,7 +95,7 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
     """Read an integer graph from a file or from memory, and prepare the simulator for it.
 
     The simulator uses the executor's arithmetic. Names are the user's; those of the device are
-    those in the file, or for a model in memory the ones that the packer would get.
+    those in the model, or the ones that the packer would get if it misreads some of these.
 
     Raises
     ------
@@ -113,8 +114,7 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
     # A board computes the executor's arithmetic, whatever generation the graph was written for.
     session = Session(user_model, arithmetic="executor")
     graph, target = session.model, detect_target(session.model)
-    is_file = isinstance(model, str | os.PathLike)
-    packed = file_model if is_file else target.with_safe_names(file_model)
+    packed = _choose_device_names(file_model, graph, target)
     value_pairs = zip(ir.iter_values(graph), ir.iter_values(packed), strict=True)
     device_names = {str(ours.name): str(theirs.name) for ours, theirs in value_pairs}
     quantized_inputs, operators = {}, {}
@@ -127,12 +127,24 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
     return SimulatedGraph(
         session,
         target,
-        device_names,
-        quantized_inputs,
-        ir.to_proto(graph),
-        operators,
-        _list_integer_outputs(graph, target),
+        packed,
+        device=device_names,
+        quantized_inputs=quantized_inputs,
+        proto=ir.to_proto(graph),
+        operators=operators,
+        outputs=_list_integer_outputs(graph, target),
     )
+
+
+def _choose_device_names(file_model: ir.Model, user_model: ir.Model, target: Target) -> ir.Model:
+    """Return the graph by the names of the device.
+
+    `file_model`, by the names in the file, if the packer accepts all of them. Otherwise the device
+    cannot have them, and the safe names are those that `user_model` gets.
+    """
+    if target.with_safe_names(file_model) is file_model:
+        return file_model
+    return target.with_safe_names(user_model)
 
 
 def _list_integer_outputs(graph: ir.Model, target: Target) -> tuple[str, ...]:

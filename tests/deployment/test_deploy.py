@@ -608,6 +608,27 @@ def test_a_part_whose_end_has_another_name_on_the_chip(tmp_path):
     assert (done.folder / "golden").is_dir()
 
 
+def test_a_file_whose_names_the_packer_misreads(tmp_path):
+    """The folder has safe names, and so do its golden vectors, for a file as for a graph in memory;
+    `verify` on the file finds its tensors in them.
+    """
+    data = nets.samples(nets.plain(), 4)
+    graph = api.quantize(nets.plain(), data, effort="fast").graph.clone()
+    (source,) = (str(value.name) for value in graph.graph.inputs)
+    sums = next(str(n.outputs[0].name) for n in graph.graph if n.op_type == "LinearInt")
+    ir.rename(graph, {source: "in:put", sums: "Scale,@"}, {})
+    ir.save(graph, tmp_path / "odd.onnx")
+    feeds = {"in:put": data[source]}
+    for model in (tmp_path / "odd.onnx", graph):
+        done = api.deploy(model, tmp_path / "board", feeds, stem="odd")
+        assert [port.name for port in done.ports.inputs] == ["in_put"]
+        place = done.folder / "golden" / "1"
+        found = verify(model, place / "input.npz", dump=place)
+        assert found.agrees
+        assert not found.unknown
+        assert "Scale,@" in found.compared
+
+
 def two_layers(width, hidden):
     """Build a net of two chip parts with a host part between them."""
     net = nets.Net(width)

@@ -26,6 +26,9 @@ _CHANGES = {
 }
 #: Files that onnxruntime keeps in the folder for temporary files.
 _ORT_TEMPORARIES = {".ses"}
+#: Folders of devices and of the kernel's tables, which hold no file of a user: the name of a
+#: process or thread is written to /proc/self/comm.
+_NO_FILES = ("/dev", "/proc")
 #: Options whose value is a file or folder to write.
 _OUTPUT_OPTIONS = ("-o", "--save-plan", "--debug-dump", "--deploy", "--dump", "--report")
 
@@ -122,7 +125,7 @@ class Monitor:
             return
         finally:
             self._folder = folder
-        allowed = (folder, *self._allowed, "/dev")
+        allowed = (folder, *self._allowed, *_NO_FILES)
         if not any(real == each or real.startswith(f"{each}/") for each in allowed):
             self._violations.add(f"wrote {real}")
 

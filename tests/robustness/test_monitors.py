@@ -7,6 +7,8 @@ import sys
 _ACTIONS = {
     "Path('o.onnx').write_bytes(b'z')": "",
     "Path('/dev/null').write_bytes(b'z')": "",
+    "Path('/proc/self/comm').write_bytes(b'z')": "",
+    "Path('../proc').write_bytes(b'z')": "proc",
     "Path('o_search.jsonl').write_bytes(b'z')": "",
     "Path('m.onnx').read_bytes()": "",
     "lo.check(GOOD / 'conv.onnx', platform='venus')": "['lowering']",
@@ -47,7 +49,7 @@ print(json.dumps(found))
 
 
 def test_the_monitor(tmp_path):
-    """Writes to the output, to devices, and reads are fine; others are named, and so are stages."""
+    """Writes to the output, to devices, below /proc, and reads are fine; others are named, and so are stages."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path), json.dumps(list(_ACTIONS))],
         capture_output=True,
