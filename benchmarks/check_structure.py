@@ -41,6 +41,17 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 PACKAGES = ("lingeronnx", "simulator")
 
+#: Where modules are imported by name, and why.
+IMPORT_BY_NAME_HOMES = {
+    "lingeronnx/__init__.py": "public names, loaded on first use; type checkers see import statements",
+    "lingeronnx/*/__init__.py": "as above",
+    "lingeronnx/targets/registry.py": "the listed vendors, which stand above the registry",
+    "lingeronnx/ir/_deferred_import.py": "modules of other packages, loaded on first use",
+    "lingeronnx/runtime/data/functions.py": "the user's module",
+    "lingeronnx/torch/exporter/model_source.py": "the user's module",
+    "lingeronnx/torch/dynamo.py": "a module of torch that may be missing",
+}
+
 #: Where the name of a chip is a word of something else, and why.
 CHIP_NAME_HOMES = {
     "lingeronnx/luna/": "the vendor's folder",
@@ -277,6 +288,17 @@ def _imported_modules(file: SourceFile, files: dict[str, SourceFile]) -> dict[st
             modules |= {each.module} & files.keys()
         lines |= dict.fromkeys(sorted(modules - {file.module}), each.line)
     return lines
+
+
+def find_imports_by_name(checkout: Checkout) -> Iterator[Violation]:
+    """A module is imported by a statement, which the import rules see, and by name only for a reason."""
+    for file in checkout.files:
+        if is_listed(file.path, IMPORT_BY_NAME_HOMES):
+            continue
+        for node in file.nodes_of(ast.Call):
+            if re.search(r"\b(import_module|__import__)$", ast.unparse(node.func)):
+                message = f"{ast.unparse(node)!r} imports by name; write an import statement"
+                yield Violation(file.path, node.lineno, message)
 
 
 def find_dependency_mismatches(checkout: Checkout) -> Iterator[Violation]:
@@ -556,6 +578,7 @@ class Rule:
 
 RULES = (
     Rule("import-cycle", find_import_cycles),
+    Rule("import-by-name", find_imports_by_name),
     Rule("dependency", find_dependency_mismatches),
     Rule("type-override", find_stale_type_overrides),
     Rule("chip-name", find_chip_names),

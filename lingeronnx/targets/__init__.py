@@ -15,8 +15,9 @@
 ========================  ==========================================================================
 
 Code outside a vendor's package must not compare a platform's name or import from that package; it
-asks the target. A built-in vendor is a line in `registry.BUILT_IN`. A platform that belongs to no
-vendor can be passed as a `Target` wherever a platform name is accepted.
+asks the target. A built-in vendor is a line in `registry.BUILT_IN`, one of a third party an entry
+point in the group `lingeronnx.targets`. A platform that belongs to no vendor can be passed as a
+`Target` wherever a platform name is accepted.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from .verdict import (
 if TYPE_CHECKING:
     from .registry import DEFAULT as DEFAULT
     from .registry import PLATFORMS as PLATFORMS
+    from .registry import get_installed_targets as get_installed_targets
     from .registry import get_target as get_target
     from .registry import get_versions as get_versions
 
@@ -69,6 +71,7 @@ __all__ = [
     "Vendor",
     "Verdict",
     "VerdictFinding",
+    "get_installed_targets",
     "get_target",
     "get_versions",
     "describe_unmeasured",
@@ -77,7 +80,7 @@ __all__ = [
     "format_limit_rule",
 ]
 
-_REGISTRY_NAMES = ("DEFAULT", "PLATFORMS", "get_target", "get_versions")
+_REGISTRY_NAMES = ("DEFAULT", "PLATFORMS", "get_installed_targets", "get_target", "get_versions")
 
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
 

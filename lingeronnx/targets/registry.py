@@ -1,21 +1,46 @@
-"""The known targets: the idealised one, and the chips of the built-in vendors."""
+"""The known targets: the idealised one, the chips of the built-in vendors, and installed ones.
+
+A vendor is a package with its targets as `PLATFORMS`, a sequence of `Target`. If their executors
+have several versions, `VERSIONS` has the targets of the others. Built-in vendors are listed in
+`BUILT_IN`. Packages of third parties declare an entry point in the group `lingeronnx.targets`::
+
+    [project.entry-points."lingeronnx.targets"]
+    acme = "acme_npu"
+
+They are imported when a name is looked up that no built-in target has, or when all targets are
+listed: a run on a built-in target neither pays for them nor fails with them.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from ..common.errors import ConfigError, suggest_nearest
+from ..common.errors import ConfigError, get_exception_text, suggest_nearest
 from ._target import Target, format_platform_name, split_platform_name
 from .generic import GENERIC
 
-__all__ = ["BUILT_IN", "DEFAULT", "PLATFORMS", "get_target", "get_versions"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-#: The vendors' packages, each with its targets as PLATFORMS and, if their executors have several
-#: versions, the targets of the others as VERSIONS. The first target of the first package is the
-#: default.
+__all__ = [
+    "BUILT_IN",
+    "DEFAULT",
+    "ENTRY_POINT_GROUP",
+    "PLATFORMS",
+    "get_installed_targets",
+    "get_target",
+    "get_versions",
+]
+
+#: The packages of the built-in vendors. The first target of the first one is the default.
 BUILT_IN = ("lingeronnx.luna",)
+#: Group of the entry points that name the packages of third parties.
+ENTRY_POINT_GROUP = "lingeronnx.targets"
 
 _CHIPS: tuple[Target, ...] = tuple(
     target for name in BUILT_IN for target in import_module(name).PLATFORMS
@@ -31,26 +56,47 @@ def get_target(name_or_target: str | Target) -> Target:
     """Return the target of this name, or `name_or_target` itself if it is a `Target`.
 
     Names are compared exactly. ``CHIP@VERSION`` is the chip with a version of its executor; without
-    one it has the version of `PLATFORMS`.
+    one it has the version of `PLATFORMS`. Targets of installed packages are read if no built-in one
+    has this name.
 
     Raises
     ------
     ConfigError
-        If there is no target of this name; the message suggests the nearest one.
+        If there is no target of this name, where the message suggests the nearest one; or if the
+        targets of an installed package cannot be read.
     """
     if isinstance(name_or_target, Target):
         return name_or_target
-    for target in (*PLATFORMS, *_VERSIONS):
-        if name_or_target in (target.name, format_platform_name(target.chip, target.executor)):
-            return target
+    built_in = (*PLATFORMS, *_VERSIONS)
+    target = _find_target(name_or_target, built_in)
+    if target is None:
+        target = _find_target(name_or_target, _read_installed_rows())
+    if target is not None:
+        return target
+    targets = (*PLATFORMS, *get_installed_targets())
     chip, version = split_platform_name(name_or_target)
-    if version is not None and any(target.name == chip for target in PLATFORMS):
+    if version is not None and any(target.name == chip for target in targets):
         raise ConfigError(_describe_unknown_version(version, get_target(chip)))
-    names = [target.name for target in PLATFORMS]
+    names = [target.name for target in targets]
     raise ConfigError(
         f"unknown platform '{name_or_target}'{suggest_nearest(name_or_target, names)}; known: "
         f"{', '.join(names)}"
     )
+
+
+def get_installed_targets() -> tuple[Target, ...]:
+    """Return the targets of installed packages, each chip once, in the order of the packages.
+
+    Raises
+    ------
+    ConfigError
+        If a package cannot be imported, has no targets, or has a name that is taken. The message
+        names the package.
+    """
+    chips: dict[str, Target] = {}
+    for target in _read_installed_rows():
+        chips.setdefault(target.chip, target)
+    return tuple(chips.values())
 
 
 def get_versions(target: Target) -> tuple[Target, ...]:
@@ -58,7 +104,66 @@ def get_versions(target: Target) -> tuple[Target, ...]:
 
     Empty if the chip is not known. `target` is none of them if it is a target of the user.
     """
-    return tuple(row for row in (*PLATFORMS, *_VERSIONS) if row.chip == target.chip)
+    rows = tuple(row for row in (*PLATFORMS, *_VERSIONS) if row.chip == target.chip)
+    return rows or tuple(row for row in _read_installed_rows() if row.chip == target.chip)
+
+
+def _find_target(name: str, targets: Iterable[Target]) -> Target | None:
+    """Return the target of this name, with or without the version of its executor, or None."""
+    for target in targets:
+        if name in (target.name, format_platform_name(target.chip, target.executor)):
+            return target
+    return None
+
+
+@cache
+def _read_installed_rows() -> tuple[Target, ...]:
+    """Return the targets of all entry points, in order of their names, and all their versions."""
+    from importlib.metadata import entry_points  # slow, and most runs do without
+
+    owners = {target.name: "lingeronnx" for target in (*PLATFORMS, *_VERSIONS)}
+    rows: list[Target] = []
+    for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda each: each.name):
+        owner = _format_entry_point(entry_point)
+        for target in _load_targets(entry_point, owner):
+            if target.name in owners:
+                raise ConfigError(
+                    f"{owner}: platform '{target.name}' is already one of {owners[target.name]}; "
+                    "rename it, or uninstall one of the packages"
+                )
+            owners[target.name] = owner
+            rows.append(target)
+    return tuple(rows)
+
+
+def _load_targets(entry_point: EntryPoint, owner: str) -> tuple[Target, ...]:
+    """Import the package of an entry point, and return its targets; ConfigError if it has none."""
+    try:
+        package = entry_point.load()
+    except Exception as error:  # code of a third party
+        raise ConfigError(
+            f"{owner}: '{entry_point.value}' cannot be imported: {type(error).__name__}: "
+            f"{get_exception_text(error)}; repair or uninstall the package"
+        ) from error
+    rows: list[Target] = []
+    for attribute, default in (("PLATFORMS", None), ("VERSIONS", ())):
+        targets = getattr(package, attribute, default)
+        if not isinstance(targets, tuple | list) or not all(
+            isinstance(target, Target) for target in targets
+        ):
+            raise ConfigError(
+                f"{owner}: {attribute} of '{entry_point.value}' is no tuple of "
+                "lingeronnx.targets.Target; repair or uninstall the package"
+            )
+        rows += targets
+    return tuple(rows)
+
+
+def _format_entry_point(entry_point: EntryPoint) -> str:
+    """Return how messages name an entry point: with its package and the package's version."""
+    package = entry_point.dist
+    name = f"entry point '{entry_point.name}' of {ENTRY_POINT_GROUP}"
+    return f"{name} in {package.name} {package.version}" if package is not None else name
 
 
 def _describe_unknown_version(version: str, target: Target) -> str:

@@ -40,6 +40,7 @@ SOURCES = {
 
         def f():
             from . import second
+            importlib.import_module("lingeronnx.second")  # import-by-name
         """,
     "lingeronnx/second.py": """\
         from typing import TYPE_CHECKING

@@ -17,7 +17,7 @@ from lingeronnx.targets import GENERIC, Target, Vendor
 from lingeronnx.targets.arithmetic import LayerArithmetic, RoundingMode
 from tests.nets import Net, depthwise, plain, samples
 from tests.ops.test_recurrent import classifier, inputs
-from tests.targets.cirrus import AWAY, CIRRUS
+from tests.targets.cirrus.cirrus_npu import AWAY, CIRRUS
 
 SETTINGS = {
     "platform": CIRRUS,

@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from ...common.json_values import to_json_value
-from ...targets import DEFAULT, PLATFORMS, Target, get_target, get_versions
+from ...targets import (
+    DEFAULT,
+    PLATFORMS,
+    Target,
+    get_installed_targets,
+    get_target,
+    get_versions,
+)
 from ...targets.version_changes import list_version_changes
 from .._shared import format_examples, json_option, print_json
 from ..show import show_platform, show_platforms
@@ -31,7 +38,10 @@ __all__ = ["platforms"]
 )
 @json_option
 def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
-    """List the platforms and their versions, or limits, operators and known faults of one."""
+    """List the platforms and their versions, or limits, operators and known faults of one.
+
+    Platforms of other installed packages (entry points lingeronnx.targets) are listed too.
+    """
     if markdown:
         if name is not None or as_json:
             raise click.UsageError("--markdown prints one page on all platforms; give it alone")
@@ -39,7 +49,7 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
 
         echo_text(render_operators_markdown())
         return
-    rows = PLATFORMS if name is None else (get_target(name),)
+    rows = (*PLATFORMS, *get_installed_targets()) if name is None else (get_target(name),)
     console = console_for(as_json)
     if name is None:
         show_platforms(console, rows)

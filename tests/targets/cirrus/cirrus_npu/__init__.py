@@ -4,6 +4,8 @@ LUNA's.
 It multiplies and shifts, rounds half away from zero in layers and to even in sums, takes a scale
 for each channel of a weight and zero points of activations, holds maps as rows of channels in
 bricks of 16 (NHWC), and has no packer.
+
+The folder above is a project that pip installs; its entry point makes `PLATFORMS` known.
 """
 
 from __future__ import annotations
@@ -144,3 +146,5 @@ CIRRUS = Target(
     ),
     vendor=Cirrus(),
 )
+
+PLATFORMS = (CIRRUS,)
