@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
@@ -158,7 +159,92 @@ def test_a_bottom_pad_makes_up_for_rows(chip):
     assert_both_right(result, chip)
 
 
+# ---- places ------------------------------------------------------------------------------------
+
+
+def scaled_weight(net, *shape):
+    return net.const((net.rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
+
+
+def last_state():
+    """The last state of an LSTM of 22 units, and another output that lives across it."""
+    units, steps, width = 22, 5, 15
+    net = nets.Net(steps, width, seed=1)
+    sizes = ((1, 4 * units, width), (1, 4 * units, units), (1, 8 * units))
+    constants = [
+        net.const((0.3 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes
+    ]
+    turned = net.node("Transpose", "x", perm=[1, 0, 2])
+    node = helper.make_node("LSTM", [turned, *constants], ["", "h"], "lstm", hidden_size=units)
+    net.nodes.append(node)
+    state = net.node("Transpose", "h", perm=[1, 0, 2])
+    state = net.node("Reshape", state, net.const(np.array([0, units])))
+    state = net.node("MatMul", state, scaled_weight(net, units, 4), out="state")
+    side = net.node("MatMul", "x", scaled_weight(net, width, 8))
+    return net.graph(state, net.node("Relu", side, out="side"))
+
+
+def depthwise_rows():
+    """A depthwise convolution over a small map, whose channels are the rows of linear layers."""
+    net = nets.Net(4, 6, 8, seed=1)
+    a = net.node("Relu", net.conv("x", (8, 4, 1, 1)))
+    deep = net.conv(a, (8, 1, 3, 3), pads=[1] * 4, group=8)
+    rows = net.node("Reshape", deep, net.const(np.array([0, 8, 48])))
+    linear = net.node("MatMul", rows, scaled_weight(net, 48, 48))
+    total = net.node("Add", linear, net.node("Relu", rows))
+    return net.graph(net.node("MatMul", total, scaled_weight(net, 48, 4), out="y"))
+
+
+def kept_rows():
+    """A linear layer of two rows, whose input is a graph output too: the float net of the row
+    rows_m2_n8_l8_kept.
+    """
+    net = nets.Net(2, 2, 2, seed=1)
+    rows = net.conv("x", (4, 2, 1, 1))
+    rows = net.node("Reshape", rows, net.const(np.array([0, 2, 8])), out="a")
+    return net.graph(rows, net.node("MatMul", rows, scaled_weight(net, 8, 8), out="o"))
+
+
+#: Net -> (operator, places that were printed once, their fault).
+PLACED = {
+    last_state: ("LSTMInt", "{out1}:psram", "over the executor's own objects"),
+    depthwise_rows: ("Conv2dInt", "{out0}:psram", "a depthwise output outside shared memory"),
+    kept_rows: ("LinearInt", "{out0}:psram", "writes past its work area"),
+}
+
+
+@pytest.mark.parametrize("build", PLACED)
+def test_places_on_venusA(build):
+    """Rows lstm_t5_i15_h22_v_h, dw_c8_6x8_k3p1s1_g8_out and rows_m2_n8_l8_kept are wrong by their
+    places in psram; others mend them, and no integer changes.
+    """
+    op_type, places, fault = PLACED[build]
+    result = quantize(build(), "venusA")
+    proto = assert_both_right(result, "venusA")
+    (*_, node) = [node for node in proto.graph.node if node.op_type == op_type]
+    outputs = {f"out{index}": name for index, name in enumerate(node.output)}
+    arguments = f"-p venusa -d False --dma_prefetch False -m {places.format(**outputs)}"
+    verdict = judge(proto, "venusA", arguments)
+    assert any(fault in problem for problem in verdict.problems), verdict.problems
+    first = evaluate_graph(proto, get_target("venusA"), arguments)
+    assert not first.is_chip_ready
+
+
 # ---- forms that do not pack --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_an_input_that_is_an_output(chip):
+    """Rows float_input_is_output and int_input_is_output: names stay, so only the user can add the
+    node that copies it, after which the graph packs.
+    """
+    net = nets.Net(4, 6, 6, seed=1)
+    proto = net.proto(net.conv("x", (4, 4, 3, 3), pads=[1] * 4, out="y"))
+    proto.graph.output.append(proto.graph.input[0])
+    report = quantize(ir.from_proto(proto), chip).report
+    assert not report.chip_ready
+    assert any("copy it by a node" in str(finding) for finding in report.findings)
+    assert_both_right(quantize(net.graph("y", net.node("Identity", "x", out="z")), chip), chip)
 
 
 @pytest.mark.parametrize("chip", CHIPS)
