@@ -145,9 +145,10 @@ def get_module_name(node: ir.Node) -> str:
 def format_node_label(node: str, module: str) -> str:
     """Return "node (module)", or only `node` if `module` is empty or contained in the node's name.
 
-    For the comparison, "/" in the node's name counts as ".".
+    For the comparison, "/" counts as ".".
     """
-    return f"{node} ({module})" if module and module not in node.replace("/", ".") else node
+    is_known = module.replace("/", ".") in node.replace("/", ".")
+    return node if is_known else f"{node} ({module})"
 
 
 def _parse_name_scopes(text: str) -> Sequence[str]:

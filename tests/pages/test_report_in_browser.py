@@ -12,6 +12,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.analysis.compare.network import describe_weights
 from tests.nets import Net, quantized, samples
+from tests.ops.test_recurrent_forms import WIDTH, H, T, streaming
 from tests.pages.browser import needs_browser, run_in_browser
 
 _CHARTS = Path(lo.__file__).parent / "common" / "pages" / "charts"
@@ -79,10 +80,22 @@ def four_bits(folder):
     return report_page(model, result, samples(model, 32, seed=2), folder), ("c2",), "4"
 
 
+def wrong_state(folder):
+    """The state was calibrated with zeros only, and grows when it is fed back."""
+    model = streaming("GRU")
+    rng = np.random.default_rng(5)
+    calls = [{"x": 8 * rng.standard_normal((3, T, WIDTH)).astype(np.float32)} for _ in range(12)]
+    fed = [{**call, "h": np.full((1, 3, H), 0.01, np.float32)} for call in calls]
+    result = lo.quantize(model, fed, platform="generic", effort="fast")
+    page = report_page(model, result, calls, folder, state={"h_out": "h"})
+    return page, ("h",), "with the states fed back"
+
+
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(
-    "plant", [bad_scale, coarse_scale, wrong_normalization, dominant_channel, four_bits]
+    "plant",
+    [bad_scale, coarse_scale, wrong_normalization, dominant_channel, four_bits, wrong_state],
 )
 def test_a_planted_fault_is_seen_after_one_click(plant, tmp_path):
     page, tensors, cause = plant(tmp_path)
@@ -174,3 +187,27 @@ def test_the_picture_of_weights_has_the_largest_of_each_pair_of_channels():
     assert cells.max() == cells[17 * 24 // 40, 2] == 255
     assert np.count_nonzero(cells == cells.min()) == cells.size - 1
     assert picture["outliers"] == [{"channel": 17, "ratio": 127.0}]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_trials_of_sensitivity_and_ranges_of_samples_are_drawn(tmp_path):
+    """A bar for each trial, which selects its layer; a bar for each sample of the layer."""
+    model = chain()
+    data = samples(model, 16)
+    trials = tmp_path / "trials"
+    lo.sensitivity(model, data, folder=trials)
+    result = quantized(model, effort="fast")
+    page = report_page(model, result, data, tmp_path / "page", sensitivity=trials)
+    script = """
+      const bars = [...document.querySelectorAll("#sensitivity-bars .bar")];
+      bars.find(bar => bar.classList.contains("link")).dispatchEvent(new MouseEvent("click")); await wait(200);
+      return {bars: bars.length, chosen: document.getElementById("chosen").textContent,
+        samples: document.querySelectorAll("#samples rect").length, first: bars[0].textContent};
+    """
+    seen = run_in_browser(page, script, tmp_path)
+    ranking = json.loads((trials / "sensitive_ops.json").read_text("utf-8"))
+    assert seen["bars"] == len(ranking)
+    assert seen["first"].startswith(ranking[0][0])
+    assert seen["chosen"]
+    assert seen["samples"] == 16

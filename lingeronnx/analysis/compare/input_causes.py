@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -44,7 +45,8 @@ def diagnose_inputs(
         if spec.name in moments:
             finding = _compare_with_calibration(row, *moments[spec.name], tensor_join)
         if finding is not None:
-            yield finding
+            is_state = spec.name in tensor_join.state_inputs
+            yield _replace_by_state_cause(finding) if is_state else finding
             continue
         check = layout_checks.get(spec.name)
         if check is not None and check.kind:
@@ -98,6 +100,18 @@ def _compare_with_calibration(
     if has_samples and len(mean) > 1:
         return _detect_channel_shift(row, moments[0], mean, std, tensor_join.samples)
     return None
+
+
+def _replace_by_state_cause(finding: LayerFinding) -> LayerFinding:
+    """Return a finding about an input that is fed back: its data are what the model makes."""
+    return replace(
+        finding,
+        kind="state not calibrated",
+        remedy=(
+            "calibrate with the states fed back: quantize with the same --state, and with "
+            "consecutive calls as calibration data"
+        ),
+    )
 
 
 def _detect_channel_shift(

@@ -46,6 +46,7 @@ __all__ = [
 
 _MAX_BATCH_BYTES = 64 << 20  # bytes of the baseline's tensors in memory at a time
 _MAX_BATCH = 16  # samples
+_MAX_SAMPLE_RANGES = 32  # first samples whose ranges are kept one by one
 
 
 @keep_old_members(
@@ -87,6 +88,9 @@ class ComparedTensor:
         The local error (or else the error as it arrives) within `consumed_range`, or None.
     channels
         The same error per channel.
+    sample_ranges
+        (lowest, highest) value of the baseline in each of the first 32 samples; empty for tensors
+        without a batch axis.
     """
 
     name: str
@@ -99,6 +103,7 @@ class ComparedTensor:
     local: PairMeasures | None = None
     as_consumed: PairMeasures | None = None
     channels: ChannelSums = field(default_factory=ChannelSums)
+    sample_ranges: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def display_name(self) -> str:
@@ -175,6 +180,16 @@ class ComparedTensor:
             y, factor = stored_form.real(y), stored_form.factor
         self.channels.add(*(move_channel_axis(array, factor) for array in (x, y, raw)))
 
+    def add_sample_ranges(self, x: np.ndarray) -> None:
+        """Add the lowest and highest value of each sample of a batch of the baseline.
+
+        x : samples on axis 0. NaN is ignored; samples after the first 32 are left out.
+        """
+        samples = x[: _MAX_SAMPLE_RANGES - len(self.sample_ranges)]
+        axes = tuple(range(1, samples.ndim))
+        lows, highs = np.fmin.reduce(samples, axis=axes), np.fmax.reduce(samples, axis=axes)
+        self.sample_ranges += zip(lows.tolist(), highs.tolist(), strict=True)
+
     def merge(self, other: ComparedTensor) -> None:
         """Merge the measures of further samples in place.
 
@@ -183,6 +198,8 @@ class ComparedTensor:
         self.shape = other.shape or self.shape
         self.arrived.merge(other.arrived)
         self.channels.merge(other.channels)
+        missing = _MAX_SAMPLE_RANGES - len(self.sample_ranges)
+        self.sample_ranges += other.sample_ranges[:missing]
         if other.local is not None:
             self.local = self.local or PairMeasures()
             self.local.merge(other.local)
@@ -271,6 +288,11 @@ class TensorJoin:
         self._other_states: dict[str, np.ndarray] = {}
 
     @property
+    def state_inputs(self) -> frozenset[str]:
+        """Names of the inputs that outputs of the model are fed back to."""
+        return frozenset(self._state_inputs.values())
+
+    @property
     def accuracy(self) -> tuple[float, float] | None:
         """Top-1 accuracy of (baseline, analysed model) in percent, of the first graph output.
 
@@ -334,7 +356,7 @@ class TensorJoin:
             shared_feeds = {n: array for n, array in base_feeds.items() if n in other_feeds}
             self._add_local({**other_feeds, **shared_feeds}, real, clipped)
         self._set_states(real, other_states)
-        self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
+        self.samples += _count_samples(feeds)
 
     def _run_base(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the baseline and return its float tensors as float, by the analysed model's names.
@@ -383,6 +405,7 @@ class TensorJoin:
             Real values of the state inputs of the next batch, by input name.
         """
         states: dict[str, np.ndarray] = {}
+        sample_count = _count_samples(feeds)
         for name, array, form in self.other.run(feeds):
             expected = self._find_baseline_tensor(name, array, form, real)
             if expected is None:
@@ -390,6 +413,8 @@ class TensorJoin:
             row = self.rows[name] = self.rows.get(name) or self._create_row(name)
             row.shape, array = expected.shape, array.reshape(expected.shape)
             row.arrived.add(expected, array, form)
+            if expected.size and expected.ndim > 1 and len(expected) == sample_count:
+                row.add_sample_ranges(expected)
             if not self._local:
                 row.add_effective(expected, array, form, expected)
             if name in self._output_names:
@@ -666,6 +691,11 @@ def _clipped_range(node: ir.Node) -> tuple[float, float] | None:
     if bounds is None:
         return (0.0, np.inf) if is_relu_like(node) else None
     return (0.0, bounds[1]) if bounds[0] == 0 else None
+
+
+def _count_samples(feeds: Mapping[str, np.ndarray]) -> int:
+    """Return the number of samples of a batch: the longest axis 0, 1 if all are scalars."""
+    return max((len(array) for array in feeds.values() if array.ndim), default=1)
 
 
 def choose_comparison_batch_size(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:

@@ -78,6 +78,8 @@ function detail() {
   $("chosen").textContent = r.name;
   charts.drawHistogram($("histogram"), r, D.names);
   $("histtext").textContent = r.scale === null ? "a float tensor" : `clipped ${pct(r.clip)}, at a limit ${pct(r.sat)}, nearer to 0 than half a step ${pct(r.below)}; ${pct(r.used)} of the range used`;
+  $("samples-block").hidden = r.by_sample.length < 2;
+  if (r.by_sample.length > 1) charts.drawSampleRanges($("samples"), r);
   facts.replaceChildren();
   const fact = (name, value, style) => facts.append(el("dt", {}, name), el("dd", {className: style || ""}, value));
   D.findings.filter(f => f.layer === r.name || f.also.includes(r.name)).forEach(f => {
@@ -96,8 +98,11 @@ function detail() {
     list.slice(0, 8).forEach((i, n) => links.append(n ? ", " : "", layerLink(i)));
     if (list.length) facts.append(el("dt", {}, name), links);
   }
-  METRICS.filter(m => m !== "SQNR").forEach(m => fact(m, show(r.m[m]) + (r.local ? ", own " + show(r.o[m]) : "")));
-  for (const [k, i] of [["range", 0], ["mean, variance", 2]]) fact(k, [r.x, r.y].map(v => show(v[i]) + (i ? ", " : " … ") + show(v[i + 1])).join("   against   "));
+  const further = $("further");
+  further.replaceChildren();
+  const measure = (name, value) => further.append(el("dt", {}, name), el("dd", {}, value));
+  METRICS.filter(m => m !== "SQNR").forEach(m => measure(m, show(r.m[m]) + (r.local ? ", own " + show(r.o[m]) : "")));
+  for (const [k, i] of [["range", 0], ["mean, variance", 2]]) measure(k, [r.x, r.y].map(v => show(v[i]) + (i ? ", " : " … ") + show(v[i + 1])).join("   against   "));
 }
 function copyable(text) {
   const button = el("button", {type: "button", className: "copy"}, "copy");

@@ -64,7 +64,7 @@ def render_comparison_section(comparison: Comparison) -> PageSection:
         body,
         _read_asset("page.css"),
         _read_asset("page.js"),
-        ("histogram",),
+        ("histogram", "samples"),
     )
 
 
@@ -103,7 +103,8 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
     """Make the data of a row for the page's script, with short keys.
 
     "m" and "o" are the measures as they arrive and of the layer itself, "own" is the latter's SQNR,
-    "hx" and "hy" are histograms of both models over "lo" to "hi". "low" and "high" are the range of
+    "hx" and "hy" are histograms of both models over "lo" to "hi", "by_sample" the range of the
+    baseline in each of the first samples. "low" and "high" are the range of
     the integers, "below" the fraction of values nearer to 0 than half a step.
     """
     pair, form = row.arrived, row.stored_form
@@ -134,6 +135,7 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
         "below": _to_json_number(_fraction_below_half_step(row)),
         "low": _to_json_number(limits[0]),
         "high": _to_json_number(limits[1]),
+        "by_sample": [[_round_short(low), _round_short(high)] for low, high in row.sample_ranges],
         "hx": bins[0],
         "hy": bins[1],
     }
@@ -177,3 +179,8 @@ def _to_json_number(value: float | None) -> float | str | None:
     if value is None:
         return None
     return float(f"{value:.6g}") if math.isfinite(value) else str(float(value))
+
+
+def _round_short(value: float) -> float | str:
+    """Return a number with three significant digits for JSON; infinities and NaN as words."""
+    return float(f"{value:.3g}") if math.isfinite(value) else str(float(value))

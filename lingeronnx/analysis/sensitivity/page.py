@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,16 @@ def render_sensitivity_section(text: str, rows: Sequence[Sequence[Any]]) -> Page
             row_cells.append(escape_html(line.split()[-1]))
     blocks += [
         components.heading("The ranking"),
+        components.chart_host("sensitivity-bars", "sensitivity"),
         components.render_table("the ranking", head, cells, range(_TEXT_COLUMNS), cards=True),
     ]
     return PageSection(
-        "sensitivity", "Loss by quantizing each operator alone", "\n".join(blocks), list(rows)
+        "sensitivity",
+        "Loss by quantizing each operator alone",
+        "\n".join(blocks),
+        list(rows),
+        script=(files(__package__) / "page.js").read_text(encoding="utf-8"),
+        charts=("bars",),
     )
 
 

@@ -16,14 +16,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from ...common.errors import ConfigError, DataError, suggest_nearest
+from ...common.files import created_folder
 from ...common.hashing import hash_concatenation
 from ...ir import ir
 from ...ir.plan import Plan
@@ -108,7 +109,7 @@ def sensitivity(
         Data to measure on; default `calib`. `batch` limits the samples of a block, and `limit`
         applies to both kinds of data.
     folder
-        Folder for the journal and the files of `Sensitivity.write`.
+        Folder for the journal and the files of `Sensitivity.write`, created if necessary.
     metric
         One or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's), top1,
         top5, ``module:function`` of (outputs, labels). The first one ranks.
@@ -155,32 +156,34 @@ def sensitivity(
     """
     metrics = _resolve_metrics(what, order, function, metric)
     _validate_arguments(calib, eval_data, function, plots, folder)
-    graph = ir.as_model(model)
-    planned = _plan_for_sensitivity(graph, calib, plan, settings, progress)
-    request = SensitivityRequest(
-        metrics,
-        what,
-        all_but_one,
-        order,
-        function,
-        _resolve_outputs(planned, output, function),
-        min_gain=min_gain,
-        max_float_macs=max_float_macs,
-    )
-    operators = list_rounded_operators(planned)
-    trials = _list_trials(operators, what)
-    data = load_evaluation_data(planned, calib, eval_data)
-    roundable = build_roundable_model(planned, operators, request.outputs)
-    runs = TrialRuns(planned, roundable, data, metrics, function, (workers, cluster), progress)
-    journal_path = None if folder is None else Path(folder) / journal
-    with Journal(journal_path, _journal_header(runs, request), resume, ways) as results:
-        result = _run_and_rank(runs, results, operators, trials, request)
-    if plots and folder is not None:
-        runs.write_histograms(Path(folder), operators, result.ranking, plots)
-    if reserve:
-        result = replace(result, ranking=result.ranking[::-1])
-    if folder is not None:
-        result.write(folder)
+    target = nullcontext(None) if folder is None else created_folder(folder)
+    with target as files:
+        graph = ir.as_model(model)
+        planned = _plan_for_sensitivity(graph, calib, plan, settings, progress)
+        request = SensitivityRequest(
+            metrics,
+            what,
+            all_but_one,
+            order,
+            function,
+            _resolve_outputs(planned, output, function),
+            min_gain=min_gain,
+            max_float_macs=max_float_macs,
+        )
+        operators = list_rounded_operators(planned)
+        trials = _list_trials(operators, what)
+        data = load_evaluation_data(planned, calib, eval_data)
+        roundable = build_roundable_model(planned, operators, request.outputs)
+        runs = TrialRuns(planned, roundable, data, metrics, function, (workers, cluster), progress)
+        journal_path = None if files is None else files / journal
+        with Journal(journal_path, _journal_header(runs, request), resume, ways) as results:
+            result = _run_and_rank(runs, results, operators, trials, request)
+        if plots and files is not None:
+            runs.write_histograms(files, operators, result.ranking, plots)
+        if reserve:
+            result = replace(result, ranking=result.ranking[::-1])
+        if files is not None:
+            result.write(files)
     return result
 
 

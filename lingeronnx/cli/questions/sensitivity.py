@@ -142,9 +142,7 @@ def sensitivity(
     predicted gain.
     """
     load_data = make_data_loader(options)
-    from ...common.files import created_folder
-
-    with created_folder(folder), progress_bar() as progress:
+    with progress_bar() as progress:
         from ... import api
         from ...quantization.config import merge_overrides
 

@@ -111,6 +111,20 @@ def test_parts_merged_in_order_are_the_whole_to_the_bit():
         assert row.arrived.to_dict() == other.arrived.to_dict()
         assert row.local.to_dict() == other.local.to_dict()
         assert np.array_equal(row.channels.mean_squared_error, other.channels.mean_squared_error)
+        assert row.sample_ranges == other.sample_ranges
+
+
+def test_the_ranges_of_the_first_samples_are_kept():
+    """Sample by sample lowest and highest value of the baseline; NaN is ignored."""
+    data = np.random.default_rng(2).standard_normal((40, 3, 4)).astype(np.float32)
+    data[1, 0, 0] = np.nan
+    parts = [ComparedTensor("t", ("", ""), ("", "")) for _ in range(3)]
+    for tensor, part in zip(parts, np.split(data, [5, 16]), strict=True):
+        tensor.add_sample_ranges(part)
+    parts[0].merge(parts[1])
+    parts[0].merge(parts[2])
+    expected = [(float(np.nanmin(sample)), float(np.nanmax(sample))) for sample in data[:32]]
+    assert parts[0].sample_ranges == expected
 
 
 def test_a_dump_is_what_was_dumped(tmp_path):

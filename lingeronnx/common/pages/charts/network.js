@@ -32,7 +32,7 @@ charts.drawNetwork = (host, data, options) => {
     search.oninput = () => find(search.value);
     search.onkeydown = event => { if (event.key === "Enter") nextHit(); };
     return element("div", {className: "tools"}, search, status, colors, scopes, button("+", "zoom in", () => zoomAt(1.4)),
-      button("−", "zoom out", () => zoomAt(1 / 1.4)), button("fit", "show the whole network", fit));
+      button("−", "zoom out", () => zoomAt(1 / 1.4)), button("fit", "fit the whole network", fit));
   }
 
   function place() {
