@@ -294,6 +294,27 @@ def test_depthwise_multiplier(bias):
     assert legalize_graph(model, ARCS) == []  # which does it right
 
 
+@pytest.mark.parametrize("bias", (True, False))
+def test_depthwise_multiplier_of_a_line(bias):
+    """As of an image; the chip takes its parts as maps of height 1."""
+    model = conv((4, 20), (12, 1, 3), group=4, pads=[1] * 2, bias=bias)
+    operators = ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]
+    rewrites = assert_legalized(model, VENUS, operators)
+    assert rewrites[0].cost == "exact"
+
+
+@pytest.mark.parametrize("target", (VENUS, ARCS))
+def test_groups_of_one_output_are_merged(target):
+    """No packer takes groups of several channels with one output each; zeros join them."""
+    model = conv((6, 20), (3, 2, 3), group=3, pads=[1] * 2)
+    rewrites = assert_legalized(model, target, ["Conv"])
+    assert rewrites[0].cost == "exact"
+    weight = ir.require_const_value(model.graph.node(0).inputs[1])
+    assert weight.shape == (3, 6, 3)
+    assert np.count_nonzero(weight) == 3 * 2 * 3
+    assert_rejected(conv((130, 20), (65, 2, 3), group=65), target)
+
+
 # ---- pooling -----------------------------------------------------------------------------------
 
 

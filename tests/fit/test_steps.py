@@ -85,6 +85,11 @@ OWN = {
         VENUS,
         ["Slice", "ConvTranspose"] * 2 + ["Concat"],
     ),
+    "merge-groups": (
+        lambda: conv((6, 20), (3, 2, 3), group=3, pads=[1, 1]),
+        VENUS,
+        ["Conv"],
+    ),
     "enlarge-kernel": (lambda: conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"]),
     "explicit-pad": (
         lambda: conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]),

@@ -28,7 +28,7 @@ from .windows.conv_transpose1d import convert_conv_transpose1d
 from .windows.dilation import expand_dilation, fold_dilation_into_rows
 from .windows.framed_conv import HOST_REASON_KEY, collect_host_reasons, convert_conv_to_frames
 from .windows.full_height import fold_height_into_channels
-from .windows.groups import split_conv_transpose_groups, split_depthwise
+from .windows.groups import merge_groups, split_conv_transpose_groups, split_depthwise
 from .windows.kernel_split import move_padding_to_pad, split_kernel
 from .windows.padding_taps import trim_padding_taps
 from .windows.pools import split_average, split_max_pool
@@ -52,6 +52,7 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("split-max-pool", split_max_pool),
     FitRewrite("split-map", tile_feature_map),
     FitRewrite("split-channels", split_channels),
+    FitRewrite("merge-groups", merge_groups),
     FitRewrite("separate-groups", split_conv_transpose_groups),
     FitRewrite("unroll", unroll_recurrent),
     FitRewrite("equal-operands", equalize_operand_shapes),

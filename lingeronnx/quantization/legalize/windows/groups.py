@@ -1,4 +1,4 @@
-"""Split convolutions by group or by filter, exactly.
+"""Split convolutions by group or by filter, or merge their groups, exactly.
 
 Group k of a grouped transposed convolution reads its part of the input channels and has its part of
 the weight, [I/G, O/G, k...], which has the inputs on axis 0.
@@ -6,10 +6,14 @@ the weight, [I/G, O/G, k...], which has the inputs on axis 0.
 A depthwise convolution with several filters per channel becomes one per filter. ONNX numbers the
 outputs ``channel * multiplier + filter``. The concatenated parts have the order (filter, channel),
 so Reshape, Transpose and Reshape interleave them.
+
+Groups of several channels with one output each become one convolution of all channels, whose weight
+has zeros outside the blocks on its diagonal.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,9 +23,9 @@ from ....ir import ir
 from ....ir.attributes import AttributeValue
 from ....operators.lowerings import find_lowering_rule
 from ....targets import Target
-from .._base import RewriteBuilder, get_constant_bias, match_conv
+from .._base import RewriteBuilder, get_constant_bias, get_sizes, match_conv
 
-__all__ = ["split_conv_transpose_groups", "split_depthwise"]
+__all__ = ["merge_groups", "split_conv_transpose_groups", "split_depthwise"]
 
 _MAX_GROUPS = 16
 
@@ -93,14 +97,12 @@ _MAX_MULTIPLIER = 16
 def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a depthwise convolution with several filters per channel by one for each filter.
 
-    The results are interleaved again. Only a 2-D one, if the target says that this fixes a limit
-    that the node breaks, with up to `_MAX_MULTIPLIER` filters. Returns the description and the cost
-    of the change, or None without a change.
+    The results are interleaved again. Only if the target says that this fixes a limit that the node
+    breaks, with up to `_MAX_MULTIPLIER` filters. Returns the description and the cost of the
+    change, or None without a change.
     """
     conv = match_conv(node, target)
-    if conv is None or len(conv[0].kernel) != 2:
-        return None
-    if not target.needs_rewrite(node, "split-depthwise"):
+    if conv is None or not target.needs_rewrite(node, "split-depthwise"):
         return None
     geometry, weight = conv
     multiplier, channels = geometry.outputs // geometry.inputs, geometry.inputs
@@ -109,7 +111,7 @@ def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
     builder = RewriteBuilder(model, node)
     bias = get_constant_bias(node)
     batch: Any = (builder.result.shape or ["N"])[0]
-    height, width = (int(dim or 0) for dim in geometry.result[2:])
+    sizes = get_sizes(geometry.result[2:])
     attributes = {
         "kernel_shape": list(geometry.kernel),
         "strides": list(geometry.strides),
@@ -124,9 +126,9 @@ def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
         if bias is not None:
             filter_bias = np.ascontiguousarray(bias[index::multiplier])
             inputs.append(builder.constant(filter_bias, f"bias{index}"))
-        shape = [batch, channels, height, width]
+        shape = [batch, channels, *sizes]
         parts.append(builder("Conv", inputs, shape, f"part{index}", attributes))
-    _emit_interleaving(builder, parts, channels, height, width)
+    _emit_interleaving(builder, parts, channels, sizes)
     builder.replace_node()
     description = (
         f"{channels} channels with {multiplier} filters each split into {multiplier} depthwise "
@@ -136,17 +138,49 @@ def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
 
 
 def _emit_interleaving(
-    builder: RewriteBuilder, parts: Sequence[ir.Value], channels: int, height: int, width: int
+    builder: RewriteBuilder, parts: Sequence[ir.Value], channels: int, sizes: Sequence[int]
 ) -> None:
-    """Append the concatenation of `parts` [N, channels, H, W] with their channels interleaved.
+    """Append the concatenation of `parts` [N, channels, *sizes] with their channels interleaved.
 
     Channel c of part p becomes channel c * parts + p of the result, the output of the last node.
     """
     batch: Any = (builder.result.shape or ["N"])[0]
-    count, area = len(parts), height * width
-    shape = [batch, count * channels, height, width]
+    count, area = len(parts), math.prod(sizes)
+    shape = [batch, count * channels, *sizes]
     joined = builder("Concat", parts, shape, "joined", {"axis": 1})
     by_filter = builder.reshape(joined, [count, channels, area], "by_filter")
     shape = [batch, channels, count, area]
     interleaved = builder("Transpose", [by_filter], shape, "woven", {"perm": [0, 2, 1, 3]})
-    builder.reshape(interleaved, [count * channels, height, width], "restored")
+    builder.reshape(interleaved, [count * channels, *sizes], "restored")
+
+
+_MAX_MERGED_GROUPS = 64  # weights and multiply-accumulates grow by this factor
+
+
+def merge_groups(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Replace a convolution with one output and several inputs per group by one without groups.
+
+    Its additional weights are zeros. It has up to `_MAX_MERGED_GROUPS` groups. Returns the
+    description and the cost of the change, or None without a change if the convolution is another
+    one or the new one exceeds a limit.
+    """
+    conv = match_conv(node, target)
+    if conv is None:
+        return None
+    geometry, weight = conv
+    outputs, channels = weight.shape[:2]
+    if not 1 < geometry.group <= _MAX_MERGED_GROUPS or geometry.group != outputs or channels == 1:
+        return None
+    merged = np.zeros((outputs, outputs * channels, *weight.shape[2:]), weight.dtype)
+    for group in range(outputs):
+        merged[group, group * channels : (group + 1) * channels] = weight[group]
+    builder = RewriteBuilder(model, node)
+    operands = [ir.require_input(node), builder.constant(merged, "all_channels"), *node.inputs[2:]]
+    attributes: dict[str, AttributeValue] = {
+        key: ir.get_attr(node, key) for key in node.attributes if key != "group"
+    }
+    builder("Conv", operands, list(builder.result.shape or ()), "merged", attributes)
+    if not builder.replace_node_if_supported(target):
+        return None
+    description = f"{outputs} groups of {channels} channels merged, with zeros between them"
+    return description, "exact"
