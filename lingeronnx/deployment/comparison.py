@@ -185,9 +185,12 @@ def verify(
         first = _explain_difference(graph, run, neighbors, different[0], matched)
         packer_causes = _find_packer_causes(graph, first.nodes, packer_args)
         first = replace(first, causes=(*first.causes, *packer_causes))
+    compared = (*matched, *host_dumps)
+    if first is not None:
+        notes += _explain_complete_difference(compared, different, first)
     return Verification(
         agrees=not different,
-        compared=(*matched, *host_dumps),
+        compared=compared,
         different=different,
         first=first,
         unknown=tuple(unknown),
@@ -197,6 +200,26 @@ def verify(
 
 
 _Path = str | os.PathLike[str]
+
+
+def _explain_complete_difference(
+    compared: Sequence[str], different: Sequence[str], first: TensorDifference
+) -> list[str]:
+    """Return a note if every compared tensor differs and no fault explains the first one, else [].
+
+    One fault seldom changes several tensors completely; another input or another graph does.
+    """
+    is_explained = any(cause.exact for cause in first.causes)
+    if is_explained or len(different) < max(len(compared), _MIN_TENSORS_TO_JUDGE):
+        return []
+    note = (
+        "every tensor differs: the device probably ran another input or another graph; check "
+        "--input and --sample, and pack and flash the files of one folder again"
+    )
+    return [note]
+
+
+_MIN_TENSORS_TO_JUDGE = 3
 
 
 def _read_device_data(

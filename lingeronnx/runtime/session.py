@@ -372,9 +372,19 @@ class Session:
         """
         from .data import Data
 
-        batches = Data([dict(feeds)], self.inputs, label="feeds").batches(1 << 30)
-        checked, _ = next(iter(batches))
+        data = Data([dict(feeds)], self.inputs, label="feeds", advice=self._suggest_stream)
+        checked, _ = next(iter(data.batches(1 << 30)))
         return checked
+
+    def _suggest_stream(self, missing: Sequence[str]) -> str:
+        """Return how to feed an output back, if one has the shape of a missing input, else ""."""
+        arguments = {arg.name: arg for arg in self.get_inputs()}
+        shape = arguments[missing[0]].shape
+        outputs = [arg.name for arg in self.get_outputs() if _may_be_equal(arg.shape, shape)]
+        if not outputs:
+            return ""
+        pair = f'{{"{outputs[-1]}": "{missing[0]}"}}'
+        return f"if it is a state, Session.stream({pair}) feeds it back from call to call"
 
     def _check_fast(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
         """Return `feeds` by input name if they need no conversion.
@@ -430,6 +440,14 @@ def _check_float_options(**options: object) -> None:
             raise ConfigError(
                 f"{name} = '{value}' is for integer graphs; this one has no integer operator"
             )
+
+
+def _may_be_equal(shape: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    """Whether two declared shapes may be equal; a size of None may have any value."""
+    return len(shape) == len(other) > 0 and all(
+        size is None or expected is None or size == expected
+        for size, expected in zip(shape, other, strict=True)
+    )
 
 
 def _needs_no_conversion(array: np.ndarray, spec: InputSpec) -> bool:

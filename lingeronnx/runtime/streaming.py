@@ -7,7 +7,7 @@ sessions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, Protocol
@@ -280,6 +280,7 @@ def unroll_calls(
     hold_out: bool = False,
     limit: int | None = None,
     calls_per_item: CallCount | None = None,
+    advice: Callable[[Sequence[str]], str] | None = None,
 ) -> UnrolledCalls:
     """Run a float model call by call, and return the feeds of all calls with their states.
 
@@ -306,6 +307,8 @@ def unroll_calls(
     calls_per_item
         Calls that an item is divided into, "all" for one per sample; each such item begins with
         states of zeros. None: an item is one call.
+    advice
+        Called with the inputs that a call lacks; returns a remedy for the message.
 
     Raises
     ------
@@ -325,6 +328,7 @@ def unroll_calls(
         fixed=fixed,
         max_samples=MAX_UNBOUNDED_SAMPLES,
         whole_files=True,
+        advice=advice,
     )
     if data.is_open_ended:  # of other sources the caller selects samples of the unrolled calls
         data.limit = limit

@@ -20,6 +20,9 @@ _TWICE = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) y = Mul(a, a) }"
 _STATE = """g (float[N,4] x, float[N,3] h) => (float[N,3] y, float[N,3] h_out) {
     a = MatMul(x, w) h_out = Add(a, h) y = Relu(a)
 }"""
+_STATE_AND_NUMBER = """g (float[N,4] x, float[N,3] h, int64 rate) => (float[N,3] y, float[N,3] h_out) {
+    a = MatMul(x, w) r = Cast<to = 1>(rate) b = Mul(a, r) h_out = Add(b, h) y = Relu(a)
+}"""
 _NUMBER = (
     "g (float[N,4] x, int64 rate) => (float[N,3] y) { r = Cast<to = 1>(rate) a = MatMul(x, "
     "w) y = Mul(a, r) }"
@@ -111,6 +114,13 @@ TABLE = {
         "no output 'h_new'",
     ),
     "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h", "--calls", "all"), None),
+    "a state fed back, and no number": (
+        _STATE_AND_NUMBER,
+        _WEIGHTS,
+        _ROW,
+        ("--state", "h_out=h", "--calls", "all"),
+        "fix it with --fix rate=1",
+    ),
     "a single number": (_NUMBER, _WEIGHTS, {**_ROW, "rate": np.array(8)}, (), None),
     "a number that the data lack": (
         _NUMBER,

@@ -359,6 +359,8 @@ def test_other_samples(device, digits, tmp_path):
     folder = device.dump(tmp_path / "d", device.run({"input": x[2:]}))
     assert verify(graph, {"input": x}, dump=folder, sample=2).agrees
     assert not verify(graph, {"input": x}, dump=folder, sample=1).agrees
+    alone = verify(graph, {"input": x[:1]}, dump=folder)
+    assert alone.notes[-1].startswith("every tensor differs: the device probably ran another input")
     with pytest.raises(DataError, match="--sample 3"):
         verify(graph, {"input": x}, dump=folder, sample=3)
 

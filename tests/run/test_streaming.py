@@ -330,6 +330,13 @@ def test_wrong_names():
         stream.run(None, {"x": chunks()[0], "h": np.zeros((1, 4, H), np.float32)})
     with pytest.raises(DataError, match="no array for input 'x'"):
         stream.run(None, {})
+    with pytest.raises(DataError, match=r'Session.stream\({"h_out": "h"}\) feeds it back'):
+        session.run(None, {"x": chunks()[0]})
+    zeros = np.zeros((1, 4, H), np.float32)
+    with pytest.raises(DataError, match="no array for input 'x'; the data have h; try y"):
+        unroll_calls(
+            streaming("GRU"), [{"h": zeros}], STATES["GRU"], advice=lambda missing: "try y"
+        )
 
 
 def test_unknown_size_of_a_state():

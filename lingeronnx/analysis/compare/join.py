@@ -356,7 +356,20 @@ class TensorJoin:
             shared_feeds = {n: array for n, array in base_feeds.items() if n in other_feeds}
             self._add_local({**other_feeds, **shared_feeds}, real, clipped)
         self._set_states(real, other_states)
-        self.samples += _count_samples(feeds)
+        self.samples += self._count_samples(feeds)
+
+    def _count_samples(self, feeds: Mapping[str, np.ndarray]) -> int:
+        """Return the number of samples in `feeds`, on the batch axis of each input.
+
+        Axis 0 of inputs that neither model declares; 1 without arrays.
+        """
+        specs = {spec.name: spec for spec in (*self.base.inputs, *self.other.inputs)}
+        counts = [
+            specs[name].count_samples(array) if name in specs else len(array)
+            for name, array in feeds.items()
+            if array.ndim
+        ]
+        return max(counts, default=1)
 
     def _run_base(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the baseline and return its float tensors as float, by the analysed model's names.
@@ -405,7 +418,7 @@ class TensorJoin:
             Real values of the state inputs of the next batch, by input name.
         """
         states: dict[str, np.ndarray] = {}
-        sample_count = _count_samples(feeds)
+        sample_count = self._count_samples(feeds)
         for name, array, form in self.other.run(feeds):
             expected = self._find_baseline_tensor(name, array, form, real)
             if expected is None:
@@ -693,11 +706,6 @@ def _clipped_range(node: ir.Node) -> tuple[float, float] | None:
     return (0.0, bounds[1]) if bounds[0] == 0 else None
 
 
-def _count_samples(feeds: Mapping[str, np.ndarray]) -> int:
-    """Return the number of samples of a batch: the longest axis 0, 1 if all are scalars."""
-    return max((len(array) for array in feeds.values() if array.ndim), default=1)
-
-
 def choose_comparison_batch_size(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:
     """Choose how many samples to run together, by the size of the baseline's tensors.
 
@@ -838,6 +846,7 @@ def _iter_call_feeds(
             )
     state_specs = [spec for spec in specs if spec.name in state.values()]
     optional = {spec.name for spec in state_specs}
+    graph = tensor_join.base.graph
     source = Data(
         data,
         specs,
@@ -846,6 +855,7 @@ def _iter_call_feeds(
         optional=optional,
         fixed=load_fixed_arrays(tensor_join.other.graph),
         whole_files=True,
+        advice=None if graph is None else partial(suggest_state_feedback, graph),
     )
     for call in iter_calls(source, optional, calls):
         feeds = call.feeds

@@ -35,6 +35,7 @@ from ...quantization import (
     require_calibrated_scales,
     require_data,
 )
+from ...quantization.prepare.recurrent_states import suggest_missing_input_fix
 from ...runtime.accuracy_warnings import format_chance_warning
 from ...runtime.data import Data, Progress
 from ...runtime.streaming import unroll_calls
@@ -559,6 +560,7 @@ def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object
             fixed,
             limit=config.limit,
             calls_per_item=config.calls,
+            advice=lambda missing: suggest_missing_input_fix(planned.original, missing),
         )
         source, fixed = calls.items, {}
     return Data(

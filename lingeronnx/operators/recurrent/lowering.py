@@ -191,7 +191,7 @@ def _is_read(node: ir.Node, index: int) -> bool:
 
 
 def check_gru_support(node: ir.Node, target: Target) -> str | None:
-    """the executor computes a GRU right, not as {target.name} does: up to 64 steps are written out
+    """the executor must compute a GRU correctly; for {target.name} up to 64 steps are unrolled
     | use an LSTM.
     """
     return target.why.get(integer_ops.GRU.name)

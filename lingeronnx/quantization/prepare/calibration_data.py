@@ -117,7 +117,14 @@ def _unroll_calibration_calls(
         ]
         call_count = None
     calls = unroll_calls(
-        model, calib, config.state, fixed, hold_out, config.limit, calls_per_item=call_count
+        model,
+        calib,
+        config.state,
+        fixed,
+        hold_out,
+        config.limit,
+        calls_per_item=call_count,
+        advice=partial(suggest_missing_input_fix, model),
     )
     data = Data(calls.items, specs, limit=config.limit, label="calibration data")
     if calls.call_count > 1:

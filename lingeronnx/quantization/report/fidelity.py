@@ -332,7 +332,7 @@ def _format_lost_parts(parts: Sequence[OutputPart], output_sqnr: Mapping[str, fl
         previous = worst.get(part.output, part)
         worst[part.output] = min(previous, part, key=lambda part: _sqnr_sort_key(part.sqnr))
     return [
-        f"output '{name}': {part} is {_format_distance(part.sqnr)}, which the overall "
+        f"output '{name}', {part}: {_format_distance(part.sqnr)}, which the overall "
         f"{output_sqnr[name]:.1f} dB do not show"
         for name, part in worst.items()
     ]

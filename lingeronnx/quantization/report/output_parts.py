@@ -68,9 +68,10 @@ class OutputPart:
     sqnr: float
 
     def __str__(self) -> str:
-        """Describe the part as "first to last of axis"."""
-        indices = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-        return f"{indices} of axis {self.axis}"
+        """Describe the part, such as "elements 0 to 3 of axis 1"."""
+        if self.first == self.last:
+            return f"element {self.first} of axis {self.axis}"
+        return f"elements {self.first} to {self.last} of axis {self.axis}"
 
 
 def find_part_boundaries(model: ir.Model) -> dict[str, dict[int, list[int]]]:

@@ -159,6 +159,14 @@ def test_what_cannot_be_compared():
         lo.Session(model).taps(samples(model, 1), force={"t0": np.zeros(1)})
 
 
+def test_states_with_samples_on_another_axis_count_no_samples():
+    """States of two layers are [2, N, H]: axis 0 counts layers."""
+    model = streaming("GRU", layers=2)
+    calls = [{"x": x} for x in np.zeros((3, 1, T, WIDTH), np.float32)]
+    comparison = lo.compare(model, model, calls, state={"h_out": "h"})
+    assert comparison.join.samples == 3
+
+
 @pytest.mark.slow
 def test_states_are_fed_back_each_side_its_own():
     """What arrives after five calls is what two streams give; the local error is that of one

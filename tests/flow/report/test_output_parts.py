@@ -128,7 +128,7 @@ def test_a_part_is_measured_as_a_whole_output_would_be() -> None:
         10 * math.log10(np.square(want[:, 4:7]).sum() / (15 * 0.01)), abs=1e-3
     )
     assert boxes.sqnr > scores.sqnr + 30
-    assert str(scores) == "4 to 6 of axis 1"
+    assert str(scores) == "elements 4 to 6 of axis 1"
 
 
 @pytest.mark.parametrize("platform", ["generic", "venus"])
@@ -150,7 +150,7 @@ def test_a_part_that_is_lost_is_said_and_what_would_be_tried() -> None:
     assert report.outputs["y"]["sqnr"] > 30  # of the boxes
     (line,) = report.warnings
     assert re.search(
-        r"output 'y': 4 to 6 of axis 1 is .* dB from the float model, which the overall .* do not show",
+        r"output 'y', elements 4 to 6 of axis 1: .* dB from the float model, which the overall .* do not show",
         line,
     )
     assert any("effort is fast" in note and "--effort normal" in note for note in report.notes)
