@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from ._onnx_ir import DataType, Model, Node, Shape, TensorType, Value, common_passes, oir
-from .graph_names import unique_tensor_name
+from .graph_names import reserve_name, unique_tensor_name
 from .graph_queries import (
     const_value,
     has_subgraphs,
@@ -180,9 +180,9 @@ def replace_nodes(
 def inline_bodies(model: Model, bodies: Mapping[Node, onnx.FunctionProto]) -> None:
     """Replace each node of `bodies` by its function body, in place.
 
-    The new nodes are marked as created for the replaced node (`mark_origin`) and called
-    "<its name>_<operator>"; `assign_node_names` makes that unique. Model-local functions stay.
-    Errors of onnx_ir are passed on.
+    The new nodes, those in subgraphs of a body included, are marked as created for the replaced
+    node (`mark_origin`) and called "<its name>_<operator>", with a number if that is taken.
+    Model-local functions stay. Errors of onnx_ir are passed on.
     """
     replaced: dict[str, tuple[Node, tuple[str, str]]] = {}
     for number, (node, body) in enumerate(bodies.items()):
@@ -198,12 +198,16 @@ def inline_bodies(model: Model, bodies: Mapping[Node, onnx.FunctionProto]) -> No
     common_passes.InlinePass(criteria=lambda function: function.domain == _BODY_DOMAIN)(model)
     for node, (domain, op_type) in replaced.values():
         node.domain, node.op_type = domain, op_type
+    new_nodes, used_names = list[Node](), set[str]()
     for node in model.graph.all_nodes():
-        function_name = node.metadata_props.pop(_BODY_KEY, "")
-        if function_name:
-            old, _ = replaced[function_name]
-            node.name = f"{old.name}_{node.op_type}"
-            mark_origin(node, old)
+        if _BODY_KEY in node.metadata_props:
+            new_nodes.append(node)
+        else:
+            used_names.add(str(node.name))
+    for node in new_nodes:
+        old, _ = replaced[node.metadata_props.pop(_BODY_KEY)]
+        node.name = reserve_name(f"{old.name}_{node.op_type}", used_names)
+        mark_origin(node, old)
 
 
 def remove_unused(model: Model) -> None:

@@ -7,6 +7,8 @@ bits.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from ..ir import float_ops, ir
@@ -16,6 +18,8 @@ __all__ = [
     "LIKELY_MASK_THRESHOLD",
     "MASK_VALUE",
     "RUN_TIME_MASK_REASON",
+    "find_masked_nodes",
+    "is_mask_array",
     "is_masked_at_run_time",
     "masked_row_length",
 ]
@@ -66,6 +70,45 @@ def is_masked_at_run_time(value: ir.Value | None) -> bool:
     return node.op_type == "Add" and computed and any(_is_mask_like(v) for v in node.inputs)
 
 
+def is_mask_array(array: np.ndarray) -> bool:
+    """Whether an array is a mask to add: 0 and large negative numbers, or far below the scores."""
+    if array.dtype.kind != "f" or not array.size:
+        return False
+    lowest = float(array.min())
+    if lowest <= CERTAIN_MASK_THRESHOLD:
+        return True
+    return lowest <= LIKELY_MASK_THRESHOLD and bool(
+        ((array == 0) | (array <= LIKELY_MASK_THRESHOLD)).all()
+    )
+
+
+def find_masked_nodes(model: ir.Model, mask_inputs: Collection[str]) -> set[str]:
+    """Return the names of each Add of a mask from `mask_inputs`, and of the Softmax behind it.
+
+    `mask_inputs` are names of graph inputs; permutations, repetitions and casts may lie between.
+    """
+    names: set[str] = set()
+    for softmax in model.graph:
+        if not ir.is_standard_op(softmax, "Softmax"):
+            continue
+        add = ir.producer(softmax.inputs[0])
+        if not ir.is_standard_op(add, "Add"):
+            continue
+        sources = {_find_source(value).name for value in add.inputs if value is not None}
+        if not sources.isdisjoint(mask_inputs):
+            names |= {str(add.name), str(softmax.name)}
+    return names
+
+
+def _find_source(value: ir.Value) -> ir.Value:
+    """Return the tensor that permutations, repetitions and casts compute `value` from."""
+    node = ir.producer(value)
+    while node is not None and node.op_type in _PASS_THROUGH_OPS and not node.domain:
+        value = ir.require_input(node)
+        node = ir.producer(value)
+    return value
+
+
 def _is_mask_like(value: ir.Value | None) -> bool:
     """Whether `value` results from a large negative constant, possibly reshaped afterwards.
 
@@ -73,9 +116,7 @@ def _is_mask_like(value: ir.Value | None) -> bool:
     than a division, BatchNormalization or Where, with a constant input of at most
     `LIKELY_MASK_THRESHOLD`.
     """
-    node = ir.producer(value)
-    while node is not None and node.op_type in _PASS_THROUGH_OPS and not node.domain:
-        node = ir.producer(node.inputs[0])
+    node = None if value is None else ir.producer(_find_source(value))
     if node is None or node.domain or node.op_type not in _MASK_OPS:
         return False
     if node.op_type == "Div":

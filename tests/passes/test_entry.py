@@ -447,6 +447,40 @@ def test_a_counted_loop(start):
     assert changes(reject_control_flow, model) == 0
 
 
+SCAN = """s, ys = Scan<num_scan_inputs = 1{more}, body = b (float[N,5] a, float[N,5] e) =>
+    (float[N,5] r, float[N,5] scan) {{ r = Add(a, e) scan = Neg(r) }}>(start, x)"""
+
+
+@pytest.mark.parametrize(
+    ("more", "shape"),
+    [
+        (", scan_input_axes = [1], scan_output_axes = [1]", "N,3,5"),
+        (", scan_input_axes = [-2], scan_output_directions = [1]", "3,N,5"),
+        (", scan_input_axes = [1], scan_input_directions = [1]", "3,N,5"),
+    ],
+)
+def test_a_scan_of_known_length(more, shape):
+    """Each element is selected; what is scanned is stacked along the axis that the node names."""
+    text = f"""g (float[N,3,5] x, float[N,5] start) => (float[N,5] s, float[{shape}] ys) {{
+        {SCAN.format(more=more)} }}"""
+    feed = {"x": rand(2, 3, 5), "start": rand(2, 5)}
+    want = outputs(graph(text), feed)
+    model = graph(text)
+    assert changes(inline_static_control_flow, model) == 1
+    assert "Scan" not in ops(model)
+    for name, array in outputs(model, feed).items():
+        np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-6)
+
+
+def test_a_scan_of_unknown_length_stays():
+    text = f"""g (float[T,N,5] x, float[N,5] start) => (float[N,5] s, float[T,N,5] ys) {{
+        {SCAN.format(more="")} }}"""
+    model = graph(text)
+    assert changes(inline_static_control_flow, model) == 0
+    with pytest.raises(ModelError, match="of unknown length"):
+        reject_control_flow(model)
+
+
 WHILE = """y, n, m, ys = Loop({turns}, go, x, zero, most)<
     body = b (int64 i, bool c, float[N,4] s, int32 at, int32 end) =>
     (bool o, float[N,4] r, int32 next, int32 same, float[N,4] scan) {{

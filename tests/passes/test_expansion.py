@@ -12,6 +12,7 @@ from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.function_bodies import find_function_body, has_function_body
 from lingeronnx.quantization.normalize.expansion.expand import can_expand, expand_nodes
+from lingeronnx.quantization.normalize.folding.control_flow import inline_static_control_flow
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
 from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.runtime.runners.missing_kernels import (
@@ -159,11 +160,54 @@ def test_an_rms_norm_is_the_layer_norm_of_both_signs(axis):
     assert operators == ["Mul", "Concat", "LayerNormalization", "Slice"]
 
 
-def test_an_rms_norm_over_two_axes_gets_its_body():
+def test_an_rms_norm_over_two_axes_is_one_over_rows():
     model, feed = one_node(
         "RMSNormalization", (draw(2, 3, 8), draw(3, 8)), 23, constants={1}, axis=1
     )
+    operators = expand_and_compare(model, feed)
+    assert operators == ["Reshape", "Mul", "Concat", "LayerNormalization", "Slice", "Reshape"]
+
+
+def test_an_rms_norm_with_a_computed_scale_gets_its_body():
+    model, feed = one_node("RMSNormalization", (draw(2, 3, 8), draw(8)), 23)
     assert "LayerNormalization" not in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("InstanceNormalization", (draw(2, 4, 6), 1 + draw(4) / 8, draw(4, seed=1)), {}),
+        ("InstanceNormalization", (draw(2, 4, 3, 2), draw(4), draw(4)), {"epsilon": 0.01}),
+        ("LpNormalization", (draw(2, 4, 6),), {"axis": -1}),
+        ("LpNormalization", (draw(2, 6),), {"axis": 1, "p": 2}),
+    ],
+)
+def test_other_norms_are_layer_norms(op_type, inputs, attributes):
+    model, feed = one_node(op_type, inputs, 17, constants={1, 2}, **attributes)
+    assert "LayerNormalization" in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize("attributes", [{"axis": 1}, {"axis": -1, "p": 1}])
+def test_other_lengths_are_no_layer_norm(attributes):
+    model, feed = one_node("LpNormalization", (draw(2, 4, 6),), 17, **attributes)
+    trace_shapes(model, feed)
+    assert not expand_nodes(model, {"composite"})
+
+
+def test_a_body_with_a_loop_has_unique_names_and_is_unrolled():
+    inputs = [draw(1, 5, 16, seed=seed) for seed in range(3)]
+    model, feed = one_node(
+        "LinearAttention", inputs, 27, 2, q_num_heads=2, kv_num_heads=2, update_rule="linear"
+    )
+    if not expand_missing_kernels(model):
+        pytest.skip("onnxruntime has a kernel")
+    names = [str(node.name) for node in model.graph.all_nodes()]
+    assert len(set(names)) == len(names)
+    expected = run(model, feed)
+    trace_shapes(model, feed)
+    assert inline_static_control_flow(model).changes == 1
+    actual = run(model, feed)
+    np.testing.assert_allclose(actual["y0"], expected["y0"], atol=1e-5)
 
 
 TABLES = (np.cos(draw(1, 5, 4, seed=1)), np.sin(draw(1, 5, 4, seed=1)))
@@ -342,3 +386,24 @@ def test_a_chip_that_would_need_the_host_between_keeps_the_operator():
 def test_a_skipped_composite_is_not_expanded():
     result = quantized(block(NODES["attention"]), "generic", skip=["type:Attention"])
     assert ["skipped" in node.why for node in result.report.float_nodes] == [True]
+
+
+def test_a_mask_that_is_an_input_and_far_below_stays_in_float():
+    node = helper.make_node("Attention", ["q", "q", "q", "mask"], ["a"])
+    heads = helper.make_node("Reshape", ["h", "heads"], ["q4"])
+    turned = helper.make_node("Transpose", ["q4"], ["q"], perm=[0, 2, 1, 3])
+    model = block(node, [("heads", np.array([0, 5, 2, 8])), ("rows", np.array([0, 5, 16]))])
+    nodes = list(model.graph.node)
+    back = helper.make_node("Transpose", ["a"], ["back"], perm=[0, 2, 1, 3])
+    packed = helper.make_node("Reshape", ["back", "rows"], ["packed"])
+    nodes[-1].input[0] = "packed"
+    del model.graph.node[:]
+    model.graph.node.extend([nodes[0], heads, turned, node, back, packed, nodes[-1]])
+    model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, [1, 1, 5, 5]))
+    lengths = np.random.default_rng(0).integers(2, 6, (32, 1, 1, 1))
+    mask = np.where(np.arange(5) < lengths, 0, -1e9) * np.ones((1, 1, 5, 1))
+    calib = {"x": draw(32, 5, 16, seed=9), "mask": mask.astype(np.float32)}
+    result = quantize(model, calib, platform="generic", effort="fast")
+    assert {node.op_type for node in result.report.float_nodes} == {"Add", "Softmax"}
+    assert result.report.integer_macs == 1
+    assert result.report.outputs["y"]["sqnr"] > 20

@@ -187,3 +187,17 @@ def test_an_expand_that_a_product_does_itself():
 def test_an_expand_whose_sizes_are_needed_stays(readers):
     """A smaller operand beside it, itself, or another operator."""
     check_pass_leaves_alone(graph(REPEATED.format(readers), s=np.array([1, 3, 5])), drop_identity)
+
+
+def test_operands_without_elements_are_left_out():
+    text = f"""{IN} => (float[N,3,4,5] y) {{ r = Relu(x) e = Slice(r, zero, zero, one)
+        i = Concat<axis = 1>(e, r) y = Exp(i) }}"""
+    model = graph(text, zero=np.array([0]), one=np.array([1]))
+    check_pass_fires(model, drop_identity, 2, ["Relu", "Slice", "Exp"], atol=0)
+
+
+def test_a_join_of_nothing_stays():
+    text = f"""{IN} => (float[N,0,4,5] y) {{ r = Relu(x) e = Slice(r, zero, zero, one)
+        y = Concat<axis = 1>(e, e) }}"""
+    model = graph(text, zero=np.array([0]), one=np.array([1]))
+    check_pass_leaves_alone(model, drop_identity)

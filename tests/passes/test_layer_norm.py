@@ -66,14 +66,11 @@ def test_two_epsilons_are_two_functions():
 @pytest.mark.parametrize(
     "text",
     (
-        HEAD
-        + CORE.replace("v = ReduceMean<axes = [-1]>", "v = ReduceMean<axes = [1]>")
-        + "y = Div(d, s) }",
         HEAD + CORE.replace("[-1]", "[0]") + "y = Div(d, s) }",
         HEAD.replace("=> (", "=> (float[N,4,1] v, ") + CORE + "y = Div(d, s) }",
         HEAD + CORE.replace("Pow(d, two)", "Pow(x, two)") + "y = Div(d, s) }",
     ),
-    ids=("other axis", "batch", "variance is an output", "not centred"),
+    ids=("batch", "variance is an output", "not centred"),
 )
 def test_stays(text):
     check_pass_leaves_alone(graph(text, **held(text)), fuse_layer_norm)
@@ -144,7 +141,7 @@ def test_an_axis_that_is_not_the_last_is_turned_there():
 
 def test_readers_inside_of_subgraphs():
     """What a branch reads stays, and nothing is taken for a part of the normalisation that is not
-    in the main graph.
+    in the main graph: only the part after the difference can be written otherwise.
     """
     text = (
         HEAD.replace("=> (", "=> (float[N,4,6] z, ")
@@ -153,4 +150,41 @@ def test_readers_inside_of_subgraphs():
         z = If (flag) <then_branch = a () => (float[N,4,6] p) { p = Mul(d, d) },
                        else_branch = b () => (float[N,4,6] r) { r = Mul(x, x) }> }"""
     )
-    check_pass_leaves_alone(graph(text, flag=np.array(True), **held(text)), fuse_layer_norm)
+    model = graph(text, flag=np.array(True), **held(text))
+    left = ["ReduceMean", "Sub", "Mul", "Concat", "LayerNormalization", "Slice", "If"]
+    check_pass_fires(model, fuse_layer_norm, 1, left, atol=1e-5)
+
+
+ROOT_MEAN_SQUARE = (
+    """q = Mul(x, x)  v = ReduceMean<axes = [-1]>(q)  e = Add(v, eps)  s = Sqrt(e) """
+)
+UNCENTERED = {
+    "division": ROOT_MEAN_SQUARE + "n = Div(x, s)" + AFFINE.replace("Add(g, beta)", "Identity(g)"),
+    "reciprocal": ROOT_MEAN_SQUARE + "r = Reciprocal(s)  n = Mul(x, r)  y = Mul(gamma, n) }",
+    "length": "s = ReduceL2<axes = [-1]>(x)  c = Clip(s, eps)  y = Div(x, c) }",
+    "mean and square over other axes": CORE.replace(
+        "v = ReduceMean<axes = [-1]>", "v = ReduceMean<axes = [1]>"
+    )
+    + "y = Div(d, s) }",
+    "other axis": ROOT_MEAN_SQUARE.replace("-1", "1") + "y = Div(x, s) }",
+}
+
+
+@pytest.mark.parametrize("opset", (13, 17))
+@pytest.mark.parametrize("case", UNCENTERED)
+def test_a_root_mean_square_is_written_as_a_layer_norm(case, opset):
+    text = HEAD + UNCENTERED[case]
+    left = ["Mul", "Concat", "LayerNormalization", "Slice"]
+    if "other ax" in case:
+        left = ["Transpose", *left, "Transpose"]
+    if "mean" in case:
+        left = ["ReduceMean", "Sub", *left]
+    if case == "division":
+        left = [*left, "Identity"]
+    model = graph(text, opset=opset, **held(text))
+    check_pass_fires(model, fuse_layer_norm, 1, left, atol=1e-5)
+
+
+def test_a_length_that_is_read_elsewhere_stays():
+    text = HEAD.replace("=> (", "=> (float[N,4,1] s, ") + UNCENTERED["length"]
+    check_pass_leaves_alone(graph(text, **held(text)), fuse_layer_norm)

@@ -1,5 +1,7 @@
 """unbind: parts at the front of a transposed tensor are cut out before it is transposed."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ QKV = """g (float[N,4,30] x) => (float[N,5,4,2] q, float[N,5,4,2] k, float[N,5,4
     r = Reshape(x, s) t = Transpose<perm = [{perm}]>(r) {parts} }}"""
 GATHER = "q = Gather<axis = 0>(t, i0) k = Gather<axis = 0>(t, i1) v = Gather<axis = 0>(t, i2)"
 SPLIT = "a, b, c = Split<axis = 0>(t) q = Squeeze(a, z) k = Squeeze(b, z) v = Squeeze(c, z)"
+SLICES = """a = Slice(t, b0, b1, z) b = Slice(t, b1, b2, z) c = Slice(t, b2, b9, z)
+    q = Squeeze(a, z) k = Squeeze(b, z) v = Squeeze(c, z)"""
 CUT = ["Slice", "Reshape", "Transpose"] * 3
 
 
@@ -19,13 +23,17 @@ def qkv(parts, perm="2, 0, 3, 1, 4", sizes=(0, 4, 3, 5, 2), **arrays):
         "i0": np.array(0),
         "i1": np.array(1),
         "i2": np.array(-1),
+        "b0": np.array([0]),
+        "b1": np.array([1]),
+        "b2": np.array([2]),
+        "b9": np.array([2**62]),
         **arrays,
     }
-    used = {name: array for name, array in arrays.items() if f"{name})" in parts}
+    used = {name: array for name, array in arrays.items() if re.search(rf"\b{name}\b", parts)}
     return graph(QKV.format(parts=parts, perm=perm), s=np.array(sizes), **used)
 
 
-@pytest.mark.parametrize("parts", (GATHER, SPLIT))
+@pytest.mark.parametrize("parts", (GATHER, SPLIT, SLICES))
 def test_queries_keys_values(parts):
     check_pass_fires(qkv(parts), slice_before_transpose, 1, CUT, atol=0)
 
@@ -77,3 +85,10 @@ def test_a_reshape_that_joins_axes():
     check_pass_leaves_alone(
         graph(text, s=np.array([0, 3, 8]), i=np.array(1)), slice_before_transpose
     )
+
+
+def test_slices_of_several_positions():
+    text = """g (float[N,4,6] x) => (float[2,N,4,2] y) {
+        r = Reshape(x, s) t = Transpose<perm = [2, 0, 1, 3]>(r) y = Slice(t, a, b, z) }"""
+    model = graph(text, s=np.array([0, 0, 3, 2]), a=np.array([0]), b=np.array([2]), z=np.array([0]))
+    check_pass_leaves_alone(model, slice_before_transpose)

@@ -24,6 +24,11 @@ from ...ir.batch_axes import set_batch_axes
 from ...ir.digests import compute_output_digest
 from ...ir.dynamic_tail import DynamicTail, split_dynamic_tail
 from ...ir.fixed_inputs import FixedValue, fix_inputs
+from ...operators.attention_masks import (
+    RUN_TIME_MASK_REASON,
+    find_masked_nodes,
+    is_mask_array,
+)
 from ...runtime.data import Data, HoldOut
 from ...runtime.memory import bytes_per_sample, choose_batch_size
 from ...runtime.runners import FallbackSessionCache, FloatRunner
@@ -328,7 +333,8 @@ def prepare_model(
         target,
         Selectors(original, original).resolve_skips(conf.skip),
     )
-    prepared = _offload_nonfinite_nodes(_rewrite_checked(rewriter, log, partition_rewritten))
+    prepared = _rewrite_checked(rewriter, log, partition_rewritten)
+    prepared = _offload_nonfinite_nodes(_offload_input_masks(prepared))
     notes[:] = [
         *data.notes,
         *notes,
@@ -458,6 +464,26 @@ def _rewrite_checked(
         else:
             checked = [replace(rewrite, checked_samples=1) for rewrite in prepared.fitted]
             return replace(prepared, fitted=checked)
+
+
+def _offload_input_masks(prepared: PreparedModel) -> PreparedModel:
+    """Move sums with a mask that is a graph input, and the Softmax behind, to the host.
+
+    Whether an input is a mask shows in the calibration samples. The nodes are added to `skip` of
+    the returned copy, too.
+    """
+    candidates = {str(value.name) for value in prepared.graph.graph.inputs}
+    if not find_masked_nodes(prepared.graph, candidates):
+        return prepared
+    mask_inputs = set[str]()
+    for feed in _iter_samples(prepared.data, prepared.comparison_batch_size):
+        mask_inputs |= {name for name, array in feed.items() if is_mask_array(array)}
+    integer_nodes = {str(node.name) for node, _ in prepared.parts.integer_nodes}
+    names = find_masked_nodes(prepared.graph, mask_inputs) & integer_nodes
+    if not names:
+        return prepared
+    host_nodes = dict.fromkeys(sorted(names), RUN_TIME_MASK_REASON)
+    return replace(prepared.with_host_nodes(host_nodes), skip={**host_nodes, **prepared.skip})
 
 
 def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:

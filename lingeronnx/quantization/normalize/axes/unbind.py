@@ -2,8 +2,8 @@
 
 Exporters write fused queries, keys and values as
 
-    [N, T, 3*H*D] -> Reshape [N, T, 3, H, D] -> Transpose [3, N, H, T, D] -> Gather i, or Split and
-    Squeeze
+    [N, T, 3*H*D] -> Reshape [N, T, 3, H, D] -> Transpose [3, N, H, T, D] -> Gather i, or Split or
+    Slice, and Squeeze
 
 This becomes, for each part that is used,
 
@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....ir import ir
+from ....operators.selection.integer_op import sliced_positions
 from .._pass import PassResult, SkipReason
 
 
@@ -120,11 +121,13 @@ def _match_selected_parts(user: ir.Node, input_index: int, count: int) -> list[_
     """Return the indices of axis 0, of size `count`, that `user` selects without keeping that axis.
 
     `user` reads the tensor as its input `input_index`, which must be 0. It must be a Gather with a
-    scalar constant index, or a Split into `count` outputs each of which is only squeezed; else
-    None.
+    scalar constant index, a Split into `count` outputs each of which is only squeezed, or a Slice
+    of one position that is only squeezed; else None.
     """
     if input_index != 0 or ir.get_attr(user, "axis", 0):
         return None
+    if ir.is_standard_op(user, "Slice"):
+        return _match_squeezed_slice(user)
     if ir.is_standard_op(user, "Gather"):
         index = ir.const_value(user.inputs[1])
         if index is None or index.ndim or not -count <= int(index) < count:
@@ -147,6 +150,20 @@ def _match_squeezed_outputs(split: ir.Node) -> list[_Part] | None:
             return None
         parts.append(_Part(position, [split, squeeze]))
     return parts
+
+
+def _match_squeezed_slice(node: ir.Node) -> list[_Part] | None:
+    """Return the part of a Slice of one position along axis 0 that only a Squeeze of it reads.
+
+    None if the Slice selects or its output is used in another way.
+    """
+    positions = sliced_positions(node, 0)
+    squeeze = ir.sole_consumer(node.outputs[0])
+    if positions is None or len(positions) != 1:
+        return None
+    if not ir.is_standard_op(squeeze, "Squeeze") or ir.get_axes(squeeze) != [0]:
+        return None
+    return [_Part(positions[0], [node, squeeze])]
 
 
 def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_Part]) -> None:

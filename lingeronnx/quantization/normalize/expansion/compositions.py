@@ -1,7 +1,7 @@
 """Compose operators of those that the platforms have, where that is shorter than the function body.
 
-RMSNormalization becomes the layer normalization of x and -x side by side, which has the mean 0 and
-the mean square of x as variance; one half of the result is used. RotaryEmbedding becomes
+RMSNormalization, and LpNormalization with p = 2, become the layer normalization of x and -x side by
+side, InstanceNormalization that of each channel. RotaryEmbedding becomes
 x * cos + permuted x * sin with constant tables, CausalConvWithState a depthwise convolution of
 state and input, and the Gelu operators of com.microsoft the formula that exporters write.
 """
@@ -15,6 +15,7 @@ import numpy as np
 
 from ....ir import ir
 from ....ir.builder import SubgraphBuilder
+from ..layers.rms_norm import append_rms_norm
 from .attention import compose_attention
 
 __all__ = ["COMPOSITIONS", "Composition"]
@@ -24,30 +25,70 @@ Composition = Callable[[ir.Model, ir.Node], bool]
 
 
 def _compose_rms_norm(model: ir.Model, node: ir.Node) -> bool:
-    """Replace an RMSNormalization over the last axis with a constant scale."""
+    """Replace an RMSNormalization over the last axes, of known size, with a constant scale."""
     source, scale = ir.require_input(node), ir.const_value(node.inputs[1])
     shape = list(source.shape or ())
-    if scale is None or len(shape) < 2 or not isinstance(shape[-1], int):
+    axis = int(ir.get_attr(node, "axis", -1)) % max(len(shape), 1)
+    if scale is None or axis < 1:
         return False
-    axis, count = ir.get_attr(node, "axis", -1), shape[-1]
-    if axis not in (-1, len(shape) - 1) or scale.size not in (1, count):
+    sizes = [dim for dim in shape[axis:] if isinstance(dim, int)]
+    if len(sizes) < len(shape) - axis:
+        return False
+    if np.broadcast_shapes(scale.shape, tuple(sizes)) != tuple(sizes):
+        return False
+    row = np.broadcast_to(scale.astype(np.float32), sizes).reshape(-1)
+    builder = SubgraphBuilder(model, node)
+    rows = source
+    if len(sizes) > 1:
+        if not all(isinstance(dim, int) for dim in shape[1:axis]):
+            return False
+        outer = [int(dim) for dim in shape[1:axis] if isinstance(dim, int)]
+        rows = builder.reshape(source, [*outer, row.size], "rows")
+    epsilon = float(ir.get_attr(node, "epsilon", 1e-5))
+    result = append_rms_norm(builder, rows, row, np.zeros_like(row), epsilon)
+    if len(sizes) > 1:
+        builder.reshape(result, [int(dim) for dim in shape[1:] if isinstance(dim, int)], "shaped")
+    builder.replace_node()
+    return True
+
+
+def _compose_lp_norm(model: ir.Model, node: ir.Node) -> bool:
+    """Replace an LpNormalization by the Euclidean norm of the last axis, of known size."""
+    source = ir.require_input(node)
+    shape = list(source.shape or ())
+    if len(shape) < 2 or not isinstance(shape[-1], int) or ir.get_attr(node, "p", 2) != 2:
+        return False
+    if int(ir.get_attr(node, "axis", -1)) not in (-1, len(shape) - 1):
         return False
     builder = SubgraphBuilder(model, node)
-    row = np.broadcast_to(scale.astype(np.float32).reshape(-1), (count,))
-    minus_one = builder.constant(np.array(-1, np.float32), "minus_one")
-    negative = builder("Mul", [source, minus_one], shape, "negative")
-    doubled = [*shape[:-1], 2 * count]
-    both = builder("Concat", [source, negative], doubled, "both", {"axis": -1})
-    gamma = builder.constant(np.concatenate([row, row]), "gamma")
-    beta = builder.constant(np.zeros(2 * count, np.float32), "beta")
-    normalized = builder(
-        "LayerNormalization",
-        [both, gamma, beta],
-        doubled,
-        "normalized",
-        {"axis": -1, "epsilon": float(ir.get_attr(node, "epsilon", 1e-5))},
+    row = np.full(shape[-1], 1 / math.sqrt(shape[-1]), np.float32)
+    append_rms_norm(builder, source, row, np.zeros_like(row), 0.0)
+    builder.replace_node()
+    return True
+
+
+def _compose_instance_norm(model: ir.Model, node: ir.Node) -> bool:
+    """Replace an InstanceNormalization with constant scale and bias, and a map of known size."""
+    source = ir.require_input(node)
+    shape = list(source.shape or ())
+    scale, bias = (ir.const_value(value) for value in node.inputs[1:3])
+    sizes = [dim for dim in shape[1:] if isinstance(dim, int)]
+    if scale is None or bias is None or len(shape) < 3 or len(sizes) < len(shape) - 1:
+        return False
+    builder = SubgraphBuilder(model, node)
+    channels, count = sizes[0], math.prod(sizes[1:])
+    rows = builder.reshape(source, [channels, count], "rows")
+    gamma = builder.constant(np.ones(count, np.float32), "gamma")
+    beta = builder.constant(np.zeros(count, np.float32), "beta")
+    attributes = {"axis": -1, "epsilon": float(ir.get_attr(node, "epsilon", 1e-5))}
+    rows = builder(
+        "LayerNormalization", [rows, gamma, beta], list(rows.shape or ()), "normalized", attributes
     )
-    builder.slice_axis(normalized, len(shape) - 1, 0, count, "half")
+    result = builder.reshape(rows, sizes, "shaped")
+    for op_type, array in (("Mul", scale), ("Add", bias)):
+        factors = array.astype(np.float32).reshape(channels, *[1] * (len(sizes) - 1))
+        constant = builder.constant(factors, op_type.lower())
+        result = builder(op_type, [result, constant], shape, f"{op_type.lower()}_channels")
     builder.replace_node()
     return True
 
@@ -213,6 +254,8 @@ _CONTRIB = "com.microsoft"
 COMPOSITIONS: Mapping[tuple[str, str], Composition] = {
     ("", "Attention"): compose_attention,
     ("", "CausalConvWithState"): _compose_causal_conv,
+    ("", "InstanceNormalization"): _compose_instance_norm,
+    ("", "LpNormalization"): _compose_lp_norm,
     ("", "RMSNormalization"): _compose_rms_norm,
     ("", "RotaryEmbedding"): _compose_rotary_embedding,
     (_CONTRIB, "BiasGelu"): _compose_gelu,

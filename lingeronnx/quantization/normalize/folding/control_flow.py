@@ -1,9 +1,11 @@
-"""Resolve static control flow: inline If on a constant, unroll Loop with a known trip count.
+"""Resolve static control flow: inline If on a constant, unroll Loop and Scan of known trip count.
 
 A Loop is unrolled if it runs at most `MAX_UNROLLED_ITERATIONS` times, as `find_trip_count` finds
 from constants: a number, or a condition computed from a counter. A `while` of TensorFlow has no
 trip count: its body adds 1 to a state and compares it. Such a condition is evaluated for one
 iteration after the other, from the states that it depends on, if their initial values are constant.
+A Scan runs once per element of an axis; it is unrolled if that size is known and its body has no
+control flow.
 
 `reject_control_flow` rejects everything else, naming the node: the platforms have no control flow.
 """
@@ -25,10 +27,10 @@ __all__ = ["find_trip_count"]
 
 
 def inline_static_control_flow(model: ir.Model) -> PassResult:
-    """Inline the static If and Loop nodes of `model`'s main graph, in place.
+    """Inline the static If, Loop and Scan nodes of `model`'s main graph, in place.
 
-    Static are an If on a constant and a Loop for which `find_trip_count` returns a number; other
-    nodes with subgraphs are skipped with a reason.
+    Static are an If on a constant, a Loop for which `find_trip_count` returns a number, and a Scan
+    along an axis of known size; other nodes with subgraphs are skipped with a reason.
     """
     changes = 0
     for node in list(model.graph):
@@ -38,6 +40,8 @@ def inline_static_control_flow(model: ir.Model) -> PassResult:
             changes += _inline_if(model, node)
         elif node.op_type == "Loop":
             changes += _unroll_loop(model, node)
+        elif node.op_type == "Scan":
+            changes += _unroll_scan(model, node)
     if changes:
         ir.assign_node_names(model)
     remaining = [node for node in model.graph if ir.has_subgraphs(node)]
@@ -106,7 +110,10 @@ _UNSUPPORTED_REASONS = {
         f"only loops of at most {MAX_UNROLLED_ITERATIONS} iterations with a trip count known "
         "before the run are supported"
     ),
-    "Scan": "it loops over a sequence",
+    "Scan": (
+        f"it loops over a sequence that is longer than {MAX_UNROLLED_ITERATIONS} or of unknown "
+        "length, or contains control flow"
+    ),
 }
 
 
@@ -149,9 +156,79 @@ def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
         states = results[1 : 1 + state_count]
         for values, value in zip(scan_outputs, results[1 + state_count :], strict=True):
             values.append(value)
-    stacked = [_stack_iterations(model, node, values) for values in scan_outputs]
+    stacked = [_stack_iterations(model, node, values, 0) for values in scan_outputs]
     _replace_outputs(model, node, [*states, *stacked])
     return 1
+
+
+def _unroll_scan(model: ir.Model, node: ir.Node) -> int:
+    """Replace a Scan of known length by copies of its body; return 1.
+
+    Returns 0, without a change, if the length is unknown, is 0 or exceeds the limit, or if the body
+    has subgraphs.
+    """
+    body = node.attributes["body"].as_graph()
+    scan_count = int(ir.get_attr(node, "num_scan_inputs"))
+    state_count = len(node.inputs) - scan_count
+    states, sequences = list(node.inputs[:state_count]), list(node.inputs[state_count:])
+    axes = [_normalize_axis(node, "scan_input_axes", k, value) for k, value in enumerate(sequences)]
+    length = _find_scan_length(sequences, axes)
+    if length is None or any(ir.has_subgraphs(inner) for inner in body):
+        return 0
+    reversed_inputs = ir.get_attr(node, "scan_input_directions", [0] * scan_count)
+    scan_outputs: list[list[ir.Value]] = [[] for _ in body.outputs[state_count:]]
+    for iteration in range(length):
+        elements = []
+        for value, axis, is_reversed in zip(sequences, axes, reversed_inputs, strict=True):
+            index = length - 1 - iteration if is_reversed else iteration
+            elements.append(_select_element(model, node, value, axis, index))
+        copy = body.clone(allow_outer_scope_values=True)
+        results = _move_subgraph(model, node, copy, [*states, *elements])  # type: ignore[list-item]
+        states = list(results[:state_count])
+        for values, value in zip(scan_outputs, results[state_count:], strict=True):
+            values.append(value)
+    reversed_outputs = ir.get_attr(node, "scan_output_directions", [0] * len(scan_outputs))
+    output_axes = ir.get_attr(node, "scan_output_axes", [0] * len(scan_outputs))
+    stacked = []
+    for values, axis, is_reversed in zip(scan_outputs, output_axes, reversed_outputs, strict=True):
+        ordered = values[::-1] if is_reversed else values
+        stacked.append(_stack_iterations(model, node, ordered, int(axis)))
+    _replace_outputs(model, node, [*states, *stacked])  # type: ignore[list-item]
+    return 1
+
+
+def _normalize_axis(node: ir.Node, attribute: str, index: int, value: ir.Value | None) -> int:
+    """Return entry `index` of the axes in `attribute`, counted from the front of `value`.
+
+    0 without the attribute, and -1 if the rank is needed and unknown.
+    """
+    axes = ir.get_attr(node, attribute)
+    axis = int(axes[index]) if axes else 0
+    rank = len(ir.get_shape(value) or ())
+    return axis if axis >= 0 or not rank else axis + rank
+
+
+def _find_scan_length(sequences: Sequence[ir.Value | None], axes: Sequence[int]) -> int | None:
+    """Return the size of the scanned `axes` of `sequences`, None if unknown or beyond the limit."""
+    for value, axis in zip(sequences, axes, strict=True):
+        shape = ir.get_shape(value)
+        if shape is not None and 0 <= axis < len(shape) and shape[axis] is not None:
+            length = int(shape[axis] or 0)
+            return length if 0 < length <= MAX_UNROLLED_ITERATIONS else None
+    return None
+
+
+def _select_element(
+    model: ir.Model, node: ir.Node, value: ir.Value | None, axis: int, index: int
+) -> ir.Value:
+    """Insert a Gather of element `index` of `axis` of `value` before `node`; return its output."""
+    base = ir.unique_tensor_name(model, f"{node.name}_element")
+    position = ir.add_initializer(model, f"{base}_index", np.array(index, np.int64))
+    gather = ir.make_node(
+        "Gather", [value, position], {"axis": axis}, origin=node, suffix="element", output=base
+    )
+    model.graph.insert_before(node, gather)
+    return gather.outputs[0]
 
 
 def _move_subgraph(
@@ -184,21 +261,23 @@ def _move_subgraph(
     return [replacements.get(id(value), value) for value in outputs]
 
 
-def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) -> ir.Value:
-    """Return `values`, one per iteration, stacked along a new axis 0.
+def _stack_iterations(
+    model: ir.Model, node: ir.Node, values: list[ir.Value], axis: int
+) -> ir.Value:
+    """Return `values`, one per iteration, stacked along a new `axis`.
 
     Inserts an Unsqueeze per value and a Concat before `node`.
     """
     has_axes_input = ir.get_opset(model) >= 13
     axes_value = ir.add_initializer(
-        model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([0], np.int64)
+        model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([axis], np.int64)
     )
     rows = []
     for value in values:
         unsqueeze = ir.make_node(
             "Unsqueeze",
             [value, axes_value] if has_axes_input else [value],
-            None if has_axes_input else {"axes": [0]},
+            None if has_axes_input else {"axes": [axis]},
             origin=node,
             suffix="row",
             output=ir.unique_tensor_name(model, f"{value.name}_row"),
@@ -208,7 +287,7 @@ def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) ->
     concat = ir.make_node(
         "Concat",
         rows,
-        {"axis": 0},
+        {"axis": axis},
         origin=node,
         suffix="stack",
         output=ir.unique_tensor_name(model, f"{node.name}_stack"),

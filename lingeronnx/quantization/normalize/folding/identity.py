@@ -3,7 +3,8 @@
 These are Identity, Dropout at inference, Cast, Pad and Transpose without effect, Concat of one
 tensor; arithmetic with an identity operand (x*1, x/1, x+0, x-0, x^1); Reshape, Flatten, Expand,
 Squeeze, Slice and Clip that change nothing; and Expand before products that would broadcast its
-input in the same way: platforms multiply by one factor per channel.
+input in the same way: platforms multiply by one factor per channel. Operands of a Concat that have
+no elements are left out first.
 
 A node between a graph input and a graph output remains, because both names are needed.
 """
@@ -28,6 +29,7 @@ def drop_identity(model: ir.Model) -> PassResult:
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
+        changes += _drop_empty_operands(node)
         if not node.inputs or node.inputs[0] is None or not _is_no_op(node):
             continue
         source = _get_returned_input(node)
@@ -41,6 +43,30 @@ def drop_identity(model: ir.Model) -> PassResult:
                 SkipReason(node, "the names of both its input and its output are needed")
             )
     return PassResult(changes, skipped)
+
+
+def _drop_empty_operands(node: ir.Node) -> int:
+    """Remove the operands of a Concat that have no elements, in place; return 1 if there were any.
+
+    The shapes of operands are the same but for the joined axis: one without elements is empty along
+    that axis, unless the result is empty too.
+    """
+    if not ir.is_standard_op(node, "Concat") or not _has_elements(node.outputs[0]):
+        return 0
+    operands = [value for value in node.inputs if _has_elements(value)]
+    if not operands or len(operands) == len(node.inputs):
+        return 0
+    for index, value in enumerate(operands):
+        node.replace_input_with(index, value)
+    for index in range(len(operands), len(node.inputs)):
+        node.replace_input_with(index, None)
+    node.resize_inputs(len(operands))
+    return 1
+
+
+def _has_elements(value: ir.Value | None) -> bool:
+    """Whether no axis of `value` is known to have the size 0."""
+    return 0 not in (ir.get_shape(value) or ())
 
 
 def _get_returned_input(node: ir.Node) -> ir.Value:

@@ -2,7 +2,9 @@
 
     y = (x - mean(x)) / sqrt(variance(x) + eps) [* gamma] [+ beta]
 
-over the last axes, or over one other axis. Every square root, or batch normalization with computed
+over the last axes, or over one other axis; or, over one axis, without the means: a normalization by
+the root mean square or by the length, which is written as a layer normalization. Every square root,
+Euclidean norm, or batch normalization with computed
 statistics, may belong to one. The nodes around it that are computed from a single tensor x are run
 on a few random x; they are a layer normalization if all results agree with the formula. Exporters
 write it in many ways: d / sqrt(mean(d^2) + eps), x*m + (beta - mean*m) with m = gamma / sqrt(..),
@@ -23,8 +25,10 @@ import numpy as np
 
 from ....common.errors import ModelError
 from ....ir import float_ops, ir
+from ....ir.builder import SubgraphBuilder
 from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
+from .rms_norm import append_rms_norm
 
 LAYER_NORM_OP = "LayerNormalization"
 
@@ -44,11 +48,13 @@ _REDUCTION_OPS = {
 class _FittedNorm:
     """A layer normalization over `axes`: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
-    gamma and beta have an element per element of these axes, and size 1 on others.
+    Without `is_centered` the mean is taken as 0. gamma and beta have an element per element of
+    these axes, and size 1 on others.
     """
 
     axes: tuple[int, ...]
     epsilon: float
+    is_centered: bool
     gamma: np.ndarray
     beta: np.ndarray
 
@@ -78,6 +84,15 @@ class _Probe(NamedTuple):
     results: list[dict[str, np.ndarray]]
 
 
+class _Experiment(NamedTuple):
+    """Groups of nodes that compute a tensor from `source`, ordered by size, and their results."""
+
+    source: ir.Value
+    regions: Sequence[_Region]
+    fallback: FloatFallback
+    probe: _Probe
+
+
 def fuse_layer_norm(model: ir.Model) -> PassResult:
     """Fuse the decomposed layer normalizations of `model` into LayerNormalization, in place.
 
@@ -100,9 +115,10 @@ def fuse_layer_norm(model: ir.Model) -> PassResult:
 
 
 def _is_square_root(node: ir.Node) -> bool:
-    """Whether `node` may take the square root of a variance.
+    """Whether `node` may take the square root of a variance or a mean square.
 
-    That is a Sqrt, a power of 0.5 or -0.5, or a BatchNormalization with computed statistics.
+    That is a Sqrt, a power of 0.5 or -0.5, a Euclidean norm, or a BatchNormalization with computed
+    statistics.
     """
     if node.domain:
         return False
@@ -113,47 +129,59 @@ def _is_square_root(node: ir.Node) -> bool:
         if exponent is None or exponent.size != 1:
             return False
         return abs(float(exponent.reshape(()))) == 0.5
-    return node.op_type == "Sqrt"
+    return node.op_type == "Sqrt" or float_ops.REDUCTION_KINDS.get(node.op_type) == "length"
 
 
 def _find_layer_norm(model: ir.Model, root: ir.Node) -> _LayerNormMatch | None:
     """Find the nodes around the square root `root` that compute a layer normalization, or None.
 
     Scale and offset after it are included. Tensors before `root` are tried as the input, the
-    nearest first.
+    nearest first, and each for a normalization without means only if none has one with means: the
+    later half of that would be one without.
     """
     positions = {id(node): position for position, node in enumerate(model.graph)}
+    experiments = list[_Experiment]()
     for source in _iter_source_candidates(root, positions):
         regions = _find_region_candidates(root, source, positions)
-        match = _match_regions(model, source, regions) if regions else None
+        experiment = _probe_regions(model, source, regions) if regions else None
+        if experiment is None:
+            continue
+        match = _match_regions(experiment, is_centered=True)
+        if match is not None:
+            return match
+        experiments.append(experiment)
+    for experiment in experiments:
+        match = _match_regions(experiment, is_centered=False)
         if match is not None:
             return match
     return None
 
 
-def _match_regions(
+def _probe_regions(
     model: ir.Model, source: ir.Value, regions: Sequence[_Region]
-) -> _LayerNormMatch | None:
-    """Return the largest of `regions` that computes a layer normalization of `source`, or None.
-
-    They are ordered by size. A region is a group of nodes; they are run on random values of
-    `source`. One larger than one that matched may only add operations with a constant; the search
-    ends at the first that adds others. None if no region matches or none can be run.
-    """
+) -> _Experiment | None:
+    """Run `regions`, ordered by size, on random values of `source`; None if that is impossible."""
     results = {str(region.result.name) for region in regions}
     fallback = FloatFallback(model, regions[-1].nodes, results)
     probe = _probe_region(fallback, source)
-    if not probe.feeds:
-        return None
+    return _Experiment(source, regions, fallback, probe) if probe.feeds else None
+
+
+def _match_regions(experiment: _Experiment, *, is_centered: bool) -> _LayerNormMatch | None:
+    """Return the largest region that computes a layer normalization of the source, or None.
+
+    A region larger than one that matched may only add operations with a constant; the search ends
+    at the first that adds others.
+    """
     best: _LayerNormMatch | None = None
-    for region in regions:
+    for region in experiment.regions:
         if best is not None:
             added = [node for node in region.nodes if node not in best.nodes]
             if not all(_is_affine(node) for node in added):
                 break
-        norm = _fit_layer_norm(probe, region, fallback)
+        norm = _fit_layer_norm(experiment.probe, region, experiment.fallback, is_centered)
         if norm is not None:
-            best = _LayerNormMatch(region.nodes, source, norm)
+            best = _LayerNormMatch(region.nodes, experiment.source, norm)
     return best
 
 
@@ -323,20 +351,25 @@ def _probe_region(fallback: FloatFallback, source: ir.Value) -> _Probe:
     return _Probe(feeds, results)
 
 
-def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
+def _normalize(
+    x: np.ndarray, axes: tuple[int, ...], epsilon: float, is_centered: bool
+) -> np.ndarray:
     """Return (x - mean) / sqrt(variance + epsilon) over `axes`, in float64 and of the shape of `x`.
 
-    A variance of 0 with epsilon 0 gives NaN, without a warning.
+    The mean is 0 without `is_centered`. A variance of 0 with epsilon 0 gives NaN without a warning.
     """
-    values = x.astype(np.float64)
-    centered = values - values.mean(axes, keepdims=True)
+    centered = x.astype(np.float64)
+    if is_centered:
+        centered -= centered.mean(axes, keepdims=True)
     variance = (centered**2).mean(axes, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):  # a single value has variance zero
         return np.asarray(centered / np.sqrt(variance + epsilon))
 
 
-def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> _FittedNorm | None:
-    """Return the layer normalization that gives the probed results of `region`, or None.
+def _fit_layer_norm(
+    probe: _Probe, region: _Region, fallback: FloatFallback, is_centered: bool
+) -> _FittedNorm | None:
+    """Return the normalization, with or without means, that gives the probed results, or None.
 
     All candidates of axes and epsilon are tried; gamma and beta are fitted to the results. They
     must also hold for an input so small that epsilon counts, which `fallback` runs.
@@ -346,13 +379,14 @@ def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> 
     pairs = list(zip(feeds, results, strict=True))
     if any(y.shape != x.shape or not np.isfinite(y).all() for x, y in pairs):
         return None
-    for axes in _candidate_axes(feeds[0].ndim):
+    for axes in _candidate_axes(feeds[0].ndim, is_centered):
         for epsilon in _candidate_epsilons(region.nodes):
-            normalized = [_normalize(x, axes, epsilon) for x in feeds]
+            normalized = [_normalize(x, axes, epsilon, is_centered) for x in feeds]
             gamma, beta = _fit_gamma_beta(normalized, results, axes)
             norm = _FittedNorm(
                 axes,
                 epsilon,
+                is_centered,
                 _snap_to_constants(gamma, region.nodes),
                 _snap_to_constants(beta, region.nodes),
             )
@@ -363,11 +397,14 @@ def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> 
     return None
 
 
-def _candidate_axes(rank: int) -> list[tuple[int, ...]]:
-    """Return the sets of axes that a layer normalization of a tensor with `rank` axes may have.
+def _candidate_axes(rank: int, is_centered: bool) -> list[tuple[int, ...]]:
+    """Return the sets of axes that a normalization of a tensor with `rank` axes may have.
 
-    All trailing axes (1 to rank - 1 of them), then single axes between the batch and the last.
+    With means: all trailing axes (1 to rank - 1 of them), then single axes between the batch and
+    the last. Without: each single axis but the batch.
     """
+    if not is_centered:
+        return [(axis,) for axis in range(rank - 1, 0, -1)]
     trailing = [tuple(range(rank - count, rank)) for count in range(1, rank)]
     return trailing + [(axis,) for axis in range(1, rank - 1)]
 
@@ -430,7 +467,8 @@ def _matches(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
 
     The difference is at most `_RELATIVE_TOLERANCE` of the largest magnitude in `y`.
     """
-    expected = _normalize(x, norm.axes, norm.epsilon) * norm.gamma + norm.beta
+    normalized = _normalize(x, norm.axes, norm.epsilon, norm.is_centered)
+    expected = normalized * norm.gamma + norm.beta
     return float(np.abs(expected - y).max()) <= _RELATIVE_TOLERANCE * float(np.abs(y).max())
 
 
@@ -445,7 +483,7 @@ def _matches_small_inputs(
     if not norm.epsilon:
         return True
     scale = np.sqrt(norm.epsilon)
-    x = (scale * _normalize(sample, norm.axes, 0.0)).astype(np.float32)
+    x = (scale * _normalize(sample, norm.axes, 0.0, norm.is_centered)).astype(np.float32)
     try:
         y = dict(zip(fallback.outputs, fallback.run_batch([x]), strict=True))[name]
     except ModelError:
@@ -463,6 +501,9 @@ def _replace_with_layer_norm(model: ir.Model, match: _LayerNormMatch) -> None:
     from opset 17 on, else a call of a model-local function.
     """
     norm, last = match.norm, match.nodes[-1]
+    if not norm.is_centered:
+        _replace_with_rms_norm(model, match)
+        return
     base, rank = str(last.outputs[0].name), len(ir.get_shape(match.source) or ())
     axis_count = len(norm.axes)
     is_trailing = norm.axes == tuple(range(rank - axis_count, rank))
@@ -501,6 +542,27 @@ def _replace_with_layer_norm(model: ir.Model, match: _LayerNormMatch) -> None:
         inverse = [order.index(axis) for axis in range(rank)]
         new_nodes.append(_make_transpose(model, result, inverse, last, "back"))
     ir.replace_nodes(model, _removable_nodes(match.nodes), new_nodes)
+
+
+def _replace_with_rms_norm(model: ir.Model, match: _LayerNormMatch) -> None:
+    """Replace the nodes of `match` by a normalization by the root mean square over one axis."""
+    norm, last, source = match.norm, match.nodes[-1], match.source
+    (axis,), dims = norm.axes, list(source.shape or ())
+    builder = SubgraphBuilder(model, last)
+    order = [other for other in range(len(dims)) if other != axis] + [axis]
+    is_trailing = axis == len(dims) - 1
+    if not is_trailing:
+        shape = [dims[other] for other in order]
+        source = builder("Transpose", [source], shape, "rows", {"perm": order})
+    operator = (LAYER_NORM_OP, "")
+    if ir.get_opset(model) < 17:
+        operator = (_declare_function(model, 1, norm.epsilon), ir.FUNCTION_DOMAIN)
+    gamma, beta = norm.gamma.reshape(-1), norm.beta.reshape(-1)
+    result = append_rms_norm(builder, source, gamma, beta, norm.epsilon, operator)
+    if not is_trailing:
+        inverse = [order.index(other) for other in range(len(dims))]
+        builder("Transpose", [result], dims, "back", {"perm": inverse})
+    ir.replace_nodes(model, _removable_nodes(match.nodes), builder.nodes)
 
 
 def _make_transpose(
