@@ -90,6 +90,8 @@ def _run(net, platform, effort, names):
         row["sqnr"] = min(
             (values["sqnr"] for values in report.outputs.values() if "sqnr" in values), default=None
         )
+        if made.chip_parts:
+            row["parts"] = [part.choice.verdict.is_chip_ready for part in made.chip_parts]
         if not report.chip_ready and report.is_chip:
             floats = [node.why for node in (*report.float_nodes, *report.host_part)]
             row["why"] = next(

@@ -12,6 +12,7 @@ from tests.fuzz.arithmetic import check_batch_splits, check_normalised_graph, ch
 from tests.fuzz.packability_checks import (
     check_chip_ready,
     check_forecast,
+    check_parts,
     check_reasons,
     check_refusals,
 )
@@ -26,6 +27,7 @@ CHECKS: Mapping = {
     "blocks": check_batch_splits,
     "promise": check_chip_ready,
     "alarm": check_refusals,
+    "parts": check_parts,
     "ahead": check_forecast,
     "reason": check_reasons,
     "file": file,

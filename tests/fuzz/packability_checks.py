@@ -9,7 +9,13 @@ from lingeronnx.ir import ir
 from lingeronnx.luna.packer.memory.overruns import UNCONFIRMED_RULE
 from tests.packer import judge
 
-__all__ = ["check_chip_ready", "check_forecast", "check_reasons", "check_refusals"]
+__all__ = [
+    "check_chip_ready",
+    "check_forecast",
+    "check_parts",
+    "check_reasons",
+    "check_refusals",
+]
 
 
 def check_chip_ready(made):
@@ -53,6 +59,24 @@ def check_refusals(made):
     elif theirs.packs == any(finding.level == "packs" for finding in findings):
         what = "packs" if theirs.packs else "does not pack"
         yield f"tests/packer: {what}: {theirs.problems[:1]}; ours: {[str(f) for f in findings][:1]}"
+
+
+def check_parts(made):
+    """Both judges agree on each of several chip parts under its arguments, and on the order of its
+    outputs.
+    """
+    for part in made.chip_parts:
+        choice = part.choice
+        theirs = judge(ir.to_proto(part.graph), made.platform, list(choice.argv))
+        harmful = [text for text in theirs.problems if text not in theirs.past] + theirs.warnings
+        findings = [str(finding) for finding in choice.verdict.findings]
+        if choice.verdict.is_chip_ready and harmful:
+            yield f"{part.name}: ours: ready; tests/packer: {harmful[0]}"
+        if not choice.verdict.is_chip_ready and not harmful:
+            yield f"{part.name}: tests/packer: right; ours: {findings[:1]}"
+        outputs = list(choice.verdict.graph.outputs) if choice.verdict.graph else None
+        if theirs.packs and outputs != theirs.outputs:
+            yield f"{part.name}: outputs: ours {outputs}; tests/packer: {theirs.outputs}"
 
 
 def other_judge(made):

@@ -9,6 +9,7 @@ import onnxruntime as ort
 import lingeronnx as lo
 from lingeronnx.ir import ir
 from lingeronnx.operators.chip_part import extract_chip_part
+from lingeronnx.runtime.program_parts import split_into_parts
 
 __all__ = [
     "CHIPS",
@@ -70,6 +71,15 @@ class QuantizedCase:
                 self.result.platform.with_safe_names(self.result.graph), self.result.platform
             )
         )
+
+    @cached_property
+    def chip_parts(self):
+        """The parts for the chip where there are several, with the host between them; else none."""
+        if self.platform not in CHIPS or self.part is not None:
+            return ()
+        target = self.result.platform
+        parts = split_into_parts(target.with_safe_names(self.result.graph), target).chip
+        return parts if len(parts) > 1 else ()
 
     @cached_property
     def feeds(self):

@@ -15,7 +15,7 @@ import pytest
 from lingeronnx.interchange.qdq.difference import SimulatorDifference
 from lingeronnx.ir import ir
 from tests.fuzz import __main__ as command
-from tests.fuzz import serialization_checks
+from tests.fuzz import packability_checks, serialization_checks
 from tests.fuzz.checks import CHECKS, failures
 from tests.fuzz.families import FAMILIES
 from tests.fuzz.journal import Journal, fell, tables
@@ -130,6 +130,55 @@ def test_the_hard_places_are_drawn():
     assert ranks == {2, 3, 4}
 
 
+def describe_forms(net):
+    """Yield the forms that packers and executors got wrong, of those that a net contains."""
+    readers = Counter(name for node in net.model.graph.node for name in set(node.input))
+    if any(readers[name] >= 3 for node in net.model.graph.node for name in node.output):
+        yield "a tensor of three readers"
+    if len(net.model.graph.output) > 1:
+        yield "several outputs"
+    for node in net.model.graph.node:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        size = net.sizes.get(node.input[0], ())
+        if node.op_type == "Conv":
+            group, rank = attributes["group"], len(attributes["kernel_shape"])
+            if group > 1:
+                kind = "depthwise" if group == size[0] else "grouped"
+                yield f"{kind} {rank}-D"
+            pads, strides = attributes["pads"], attributes["strides"]
+            padded = size[1] + pads[0] + pads[rank] - attributes["kernel_shape"][0]
+            if rank == 2 and padded % strides[0] and size[1] * size[2] > 16384 // 8:
+                yield "rows left over"
+        if node.op_type == "LSTM":
+            steps, width = net.sizes["x0"]
+            parity = "odd" if attributes["hidden_size"] % 2 else "even"
+            yield f"{parity} LSTM, {'more' if steps > width else 'fewer'} steps than features"
+        if node.op_type == "AveragePool" and attributes["kernel_shape"][1] > 7:
+            yield "wide pool"
+        if node.op_type == "Mul" and net.sizes.get(node.input[1], ())[1:] == (1, 1):
+            yield "squeeze and excite"
+        if node.op_type == "Concat" and len(size) == 3:
+            yield "concatenation of maps"
+        if node.op_type == "Softmax" and len(size) == 3 and size[0] > 1:
+            yield "several heads"
+        if node.op_type == "LayerNormalization" and size[-1] < 8:
+            yield "narrow norm"
+
+
+def test_the_forms_of_measured_rows_are_drawn():
+    """The family of narrow nets has each of them in 200 nets, and more than once."""
+    nets = [cached_case("narrow", seed) for seed in range(200)]
+    drawn = Counter(form for net in nets for form in set(describe_forms(net)))
+    lstms = {
+        f"{p} LSTM, {n} steps than features" for p in ("odd", "even") for n in ("more", "fewer")
+    }
+    wanted = {f"{kind} {rank}-D" for kind in ("depthwise", "grouped") for rank in (1, 2)} | lstms
+    wanted |= {"rows left over", "wide pool", "squeeze and excite", "concatenation of maps"}
+    wanted |= {"several heads", "narrow norm", "several outputs", "a tensor of three readers"}
+    assert wanted == set(drawn)
+    assert min(drawn.values()) >= 2
+
+
 # ---- a check can fail ------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +262,29 @@ def test_a_check_can_fail(check, made):
     """Each one finds what was spoiled for it in a net that is right."""
     SPOILED[check](made)
     assert failures(made, [check] if check in CHECKS else None)[check]
+
+
+def test_parts_that_the_judges_differ_on(monkeypatch):
+    """The first of two parts has outputs with and without Dequants; a problem of one judge, and
+    another order of outputs, are found.
+    """
+    made = QuantizedCase(case("parts", 0), "arcs")
+    assert failures(made, ["parts"]) == {}
+    first, _ = made.chip_parts
+    assert {ir.producer(value).op_type == "Dequant" for value in first.graph.graph.outputs} == {
+        False,
+        True,
+    }
+    honest = packability_checks.judge
+
+    def reverse_outputs(*arguments):
+        verdict = honest(*arguments)
+        return replace(verdict, outputs=verdict.outputs[::-1], problems=["invented"])
+
+    monkeypatch.setattr(packability_checks, "judge", reverse_outputs)
+    texts = failures(made, ["parts"])["parts"]
+    assert texts[0] == "chip1: ours: ready; tests/packer: invented"
+    assert texts[1].startswith("chip1: outputs: ours [")
 
 
 @pytest.mark.parametrize("check", ("qdq", "deploy", "repair"))
