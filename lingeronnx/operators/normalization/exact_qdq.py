@@ -197,6 +197,27 @@ def _write_log_softmax(
     return [_apply_to_rows(builder, xs[0], shapes[0], axis, kernel.single_axis, write_rows)]
 
 
+def _normalize_rows(
+    builder: IntegerNodes, x: ir.Value, count: int, epsilon: int, fraction_bits: int
+) -> ir.Value:
+    """Append nodes that return (x - mean) / deviation of rows `x` of `count` elements, int64.
+
+    Rows lie along the last axis. The result has `fraction_bits` and is not saturated. The inverse
+    root of the spread (count^2 * variance + epsilon) comes from a table.
+    """
+    x = builder.to_int64(x)
+    total, squares = builder.reduce_sum(x), builder.reduce_sum(builder("Mul", x, x))
+    spread = builder("Sub", builder("Mul", squares, count), builder("Mul", total, total))
+    spread = builder.clamp_min(builder("Add", spread, epsilon), 0)
+    # if the spread is 0 all elements are equal: n is 0 whatever the root and the shift
+    bits = builder.clamp_min(builder("Sub", builder.bit_length(spread), 1), 0)
+    k = builder("Sub", builder("Div", bits, 2), 4)
+    index = _shift_left(builder, spread, builder("Mul", k, -2))
+    centered = builder("Sub", builder("Mul", x, count), total)
+    product = builder("Mul", centered, builder.gather(_RSQRT_TABLE, index))
+    return builder.shift_right_round_by(product, builder("Add", k, 19 - fraction_bits))
+
+
 def _write_layer_norm(
     builder: IntegerNodes,
     kernel: k.LayerNorm,
@@ -219,21 +240,10 @@ def _write_layer_norm(
     def write_rows(x: ir.Value) -> ir.Value:
         """Append the requantized normalization along the last axis of `x`, times gamma plus beta.
 
-        The inverse root of the spread (count^2 * variance + epsilon) comes from a table. With 10
-        fractional bits the normalized values saturate to 16 bits, else they and the sums saturate
-        to 32.
+        With 10 fractional bits the normalized values saturate to 16 bits, else they and the sums
+        saturate to 32.
         """
-        x = builder.to_int64(x)
-        total, squares = builder.reduce_sum(x), builder.reduce_sum(builder("Mul", x, x))
-        spread = builder("Sub", builder("Mul", squares, count), builder("Mul", total, total))
-        spread = builder.clamp_min(builder("Add", spread, kernel.epsilon), 0)
-        # if the spread is 0 all elements are equal: n is 0 whatever the root and the shift
-        bits = builder.clamp_min(builder("Sub", builder.bit_length(spread), 1), 0)
-        k = builder("Sub", builder("Div", bits, 2), 4)
-        index = _shift_left(builder, spread, builder("Mul", k, -2))
-        centered = builder("Sub", builder("Mul", x, count), total)
-        product = builder("Mul", centered, builder.gather(_RSQRT_TABLE, index))
-        n = builder.shift_right_round_by(product, builder("Add", k, 19 - kernel.fraction_bits))
+        n = _normalize_rows(builder, x, count, kernel.epsilon, kernel.fraction_bits)
         if narrow:
             acc = builder("Add", builder("Mul", builder.saturate(n, 16), gamma), beta)
         else:

@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     from simulator.kernels import LogSoftmax as LogSoftmaxKernel
     from simulator.kernels import Softmax as SoftmaxKernel
 
-__all__ = ["FAMILY", "LAYER_NORM", "LOG_SOFTMAX", "SOFTMAX", "get_normalized_fraction_bits"]
+__all__ = [
+    "FAMILY",
+    "LAYER_NORM",
+    "LOG_SOFTMAX",
+    "SOFTMAX",
+    "get_normalized_fraction_bits",
+]
 
 #: Default epsilon of LayerNormalization in ONNX.
 DEFAULT_EPSILON = 1e-5
@@ -51,7 +57,31 @@ DEFAULT_EPSILON = 1e-5
 NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS = 10, 15
 
 
-class LayerNorm(Format):
+class _NormalizationWithFactors(Format):
+    """Base of operators that normalize int8 or int16, with scale (gamma) and bias (beta)."""
+
+    rounds_inside = True
+    has_inexact_float_model = True
+
+    def make_qparams_attributes(
+        self, input_qparams: Affine, gamma_qparams: Affine, output_qparams: Affine
+    ) -> dict[str, AttributeValue]:
+        """Return the node attributes that store bits and scales of input, gamma and output."""
+        return {
+            "data_bits": input_qparams.bits,
+            "parameter_bits": gamma_qparams.bits,
+            "o_bits": output_qparams.bits,
+            "scale_x": input_qparams.scale,
+            "scale_w": gamma_qparams.scale,
+            "scale_o": output_qparams.scale,
+        }
+
+    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
+        """Return {0: ..., 1: ...}: scale and bits of the input and of gamma."""
+        return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "w")}
+
+
+class LayerNorm(_NormalizationWithFactors):
     """Layer normalization with scale (gamma) and bias (beta)."""
 
     name = "LayerNormInt"
@@ -61,9 +91,7 @@ class LayerNorm(Format):
     extra_attributes = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
     kind = LayerNormArithmetic
     width_axes = WidthAxes(-1, -1)
-    rounds_inside = True
     v3_name = "QLayerNorm"
-    has_inexact_float_model = True
     aliases = ("QLayerNorm2d",)
     attributes = (
         Attr("data_bits", "i", 8),
@@ -94,19 +122,6 @@ class LayerNorm(Format):
         renamed = super().to_v1_attributes(attrs, node)
         renamed.pop("scale_y_normal", None)
         return renamed
-
-    def make_qparams_attributes(
-        self, input_qparams: Affine, gamma_qparams: Affine, output_qparams: Affine
-    ) -> dict[str, AttributeValue]:
-        """Return the node attributes that store bits and scales of input, gamma and output."""
-        return {
-            "data_bits": input_qparams.bits,
-            "parameter_bits": gamma_qparams.bits,
-            "o_bits": output_qparams.bits,
-            "scale_x": input_qparams.scale,
-            "scale_w": gamma_qparams.scale,
-            "scale_o": output_qparams.scale,
-        }
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the layer normalization kernel; a row has as many elements as gamma.
@@ -164,10 +179,6 @@ class LayerNorm(Format):
                 epsilon=get_number(a, "epsilon"),
             )
         ]
-
-    def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return {0: ..., 1: ...}: scale and bits of the input and of gamma."""
-        return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "w")}
 
 
 LAYER_NORM = LayerNorm()
