@@ -22,6 +22,7 @@ from .conv.lowering import CONV2D, Conv1d, ConvTranspose2d
 from .elementwise.lowering.constant_operand import AddConstant, MulConstant
 from .elementwise.lowering.two_activations import Add, Mul, Sub
 from .linear.lowering import LINEAR, Bmm
+from .normalization.lowering.instance_norm import InstanceNorm
 from .normalization.lowering.layer_norm import LayerNorm
 from .normalization.lowering.softmax import LogSoftmax, Softmax
 from .pool.lowering import AVERAGE, MaxPool
@@ -78,6 +79,7 @@ LOWERING_RULES: tuple[Op, ...] = (
     Softmax(),
     LogSoftmax(),
     LayerNorm(),
+    InstanceNorm(),
     LSTM,
     Gru(),
     Reshape(),

@@ -76,7 +76,7 @@ GENERIC = Target(
             **make_support_rows(GruArithmetic(), "GRUInt"),
             **make_support_rows(SoftmaxArithmetic(), "SoftmaxInt", "LogSoftmaxInt"),
             **make_support_rows(LayerNormArithmetic(), "LayerNormInt"),
-            **make_support_rows(Arithmetic(), "iqTable"),
+            **make_support_rows(Arithmetic(), "InstanceNormInt", "iqTable"),
         }
     ),
     also=MappingProxyType(

@@ -1,4 +1,4 @@
-"""Layer normalization over rows, as the NPU computes it, in integers.
+"""Layer normalization and instance normalization over rows, in integers.
 
     S = sum x      Q = sum x^2               T elements in a row
     D = T*Q - S^2 + eps                      D = T^2 * variance
@@ -9,6 +9,9 @@
 
 Executors have `fraction` = 10 and n in int16, later ones 15 and n in int32. The training library of
 generation 3 has 15, n and the sum in int32, and the sum rounded to float32.
+
+In instance normalization a row is a channel of a sample. It has one gamma and one beta, `fraction`
+= 15, n in int32 and an exact sum.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
 from simulator.kernels.loops._common import max_magnitude, require_signed_integer
 from simulator.native import InputRef, NativeLoop, OutputRef
 
-__all__ = ["LayerNorm"]
+__all__ = ["InstanceNorm", "LayerNorm"]
 
 #: Largest number of elements of a row times their largest magnitude: its square fits 62 bits.
 _MAX_ROW_SUM = 1 << 31
@@ -192,3 +195,110 @@ class LayerNorm(Kernel):
         constants = gamma, beta, self.epsilon, fraction, single, roots, form
         rows = (-1, count)
         return NativeLoop(_layer_norm, (InputRef(0, rows), *constants, OutputRef(0, rows)))
+
+
+@jit
+def _instance_norm(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    epsilon: int,
+    roots: Array,
+    rescale: RescaleForm,
+    out: Array,
+) -> None:
+    """Fill out with the normalized rows of x; row r belongs to channel r mod C.
+
+    Per row, in integers, as in `_layer_norm` with 15 fractional bits: n = (T * x - sum x) *
+    roots[spread / 4^k] >> (k + 4), rounded and saturated to 32 bits; out = rescale(n * gamma +
+    beta).
+
+    Parameters
+    ----------
+    x
+        Integers [N * C, T].
+    gamma, beta
+        int64 [C]; beta is at 2^15 times the scale of gamma.
+    epsilon
+        eps * (scale of x)^2 * T^2, rounded.
+    roots
+        int64 [1024]: floor(2^19 / sqrt(t)) for t = 0..1023, at most 32767.
+    rescale
+        n * gamma + beta -> output.
+    out
+        [N * C, T], filled.
+    """
+    count, channels = x.shape[1], gamma.shape[0]
+    for row in range(x.shape[0]):
+        total, squares = np.int64(0), np.int64(0)
+        for i in range(count):
+            value = np.int64(x[row, i])
+            total += value
+            squares += value * value
+        spread = count * squares - total * total + epsilon
+        k, root = 0, roots[256]
+        if spread > 0:
+            k = _variance_exponent(spread)
+            root = roots[spread >> 2 * k if k >= 0 else spread << -2 * k]
+        factor, offset = gamma[row % channels], beta[row % channels]
+        for i in range(count):
+            n = round_shift_right((count * np.int64(x[row, i]) - total) * root, k + 4)
+            out[row, i] = apply_rescale(rescale, saturate(n, 32) * factor + offset)
+
+
+@dataclass(frozen=True, eq=False)
+class InstanceNorm(Kernel):
+    """Normalization of each channel of each sample of int8 or int16 x [N, C, ...].
+
+    Parameters
+    ----------
+    gamma, beta
+        Integers [C], beta at 2^15 times the scale of gamma, within 2^47.
+    epsilon
+        eps * (scale of x)^2 * T^2, rounded, for T elements in a channel; see
+        `LayerNorm.scale_epsilon`.
+    rescale
+        n * gamma + beta -> output, where n is the normalized number with 15 fractional bits.
+    """
+
+    gamma: np.ndarray
+    beta: np.ndarray
+    epsilon: int
+    rescale: Rescale
+
+    layout: ClassVar[str] = "plain"
+
+    @staticmethod
+    def get_max_elements(dtype: np.dtype) -> int:
+        """Return the largest number of elements of a channel of type `dtype`: its sums fit."""
+        return _MAX_ROW_SUM // max_magnitude(dtype)
+
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Infer y, of the shape of x and the type of the rescale.
+
+        Raises SimulatorError if x is not int8 or int16 [N, C, ...] of rank 3 or more, gamma or beta
+        is not [C], or `epsilon` is not within 0..2^60-1.
+        """
+        (x,) = specs
+        require_signed_integer(x, "InstanceNorm")
+        require(x.dtype.itemsize <= 2, f"InstanceNorm requires int8 or int16, not {x}")
+        require(
+            len(x.shape) > 2 and self.gamma.shape == self.beta.shape == (x.shape[1],),
+            f"gamma [{len(self.gamma)}] and beta [{len(self.beta)}] do not match channels of {x}",
+        )
+        require(0 <= self.epsilon < 1 << 60, f"epsilon {self.epsilon} is out of range")
+        return (TensorSpec(x.shape, self.rescale.dtype),)
+
+    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
+        """Return the normalization loop with the rescale form for the largest |n * gamma + beta|.
+
+        Raises SimulatorError if the sums of a channel do not fit 62 bits.
+        """
+        count, limit = math.prod(specs[0].shape[2:]), self.get_max_elements(specs[0].dtype)
+        require(count <= limit, f"a channel has {count} elements; the limit is {limit}")
+        gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
+        bound = (1 << 31) * int(np.abs(gamma).max()) + int(np.abs(beta).max())
+        form = self.rescale.compile_for_bound(bound)
+        constants = gamma, beta, self.epsilon, _make_inverse_sqrt_table(), form
+        rows = (-1, count)
+        return NativeLoop(_instance_norm, (InputRef(0, rows), *constants, OutputRef(0, rows)))

@@ -1,4 +1,4 @@
-"""Write softmax, its logarithm and layer normalization in integer operators.
+"""Write softmax, its logarithm, layer and instance normalization in integer operators.
 
 The algorithms are those of the simulator's kernels.
 """
@@ -12,6 +12,7 @@ import numpy as np
 
 from simulator import kernels as k
 from simulator.kernel import Kernel
+from simulator.kernels.layer_norm import InstanceNorm
 from simulator.kernels.softmax import (
     EXP2_C0,
     EXP2_C1,
@@ -257,8 +258,34 @@ def _write_layer_norm(
     return [_apply_to_rows(builder, xs[0], shapes[0], first, False, write_rows)]
 
 
+def _write_instance_norm(
+    builder: IntegerNodes,
+    kernel: InstanceNorm,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
+) -> list[ir.Value]:
+    """Append nodes for a normalization of each channel of `xs[0]`; return [the output].
+
+    Gamma and beta have one value per channel, axis 1. Normalized values have 15 fractional bits.
+    """
+    gamma, beta = (np.asarray(v).astype(np.int64) for v in (kernel.gamma, kernel.beta))
+    bound = (1 << 31) * int(np.abs(gamma).max()) + int(np.abs(beta).max())
+    form = kernel.rescale.compile_for_bound(bound)
+    count = math.prod(shapes[0][2:])
+
+    def write_rows(x: ir.Value) -> ir.Value:
+        """Append the requantized normalization of x [N, C, count], times gamma plus beta."""
+        n = builder.saturate(_normalize_rows(builder, x, count, kernel.epsilon, 15), 32)
+        acc = builder("Add", builder("Mul", n, gamma.reshape(-1, 1)), beta.reshape(-1, 1))
+        return builder.narrow(builder.rescale(acc, form), kernel.rescale.dtype)
+
+    return [_apply_to_rows(builder, xs[0], shapes[0], 2, False, write_rows)]
+
+
 EXACT_WRITERS: Mapping[type[Kernel], KernelWriter] = {
     k.Softmax: _write_softmax,
     k.LogSoftmax: _write_log_softmax,
     k.LayerNorm: _write_layer_norm,
+    InstanceNorm: _write_instance_norm,
 }

@@ -1,4 +1,4 @@
-"""Operators that normalize rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
+"""Operators that normalize rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt, InstanceNormInt.
 
 The input of a softmax is rescaled to Q25; the result of the integer algorithm has 15 fractional
 bits and is rounded once to the output scale. In the executor, a row spans all axes from `axis` on;
@@ -8,6 +8,9 @@ Layer normalization, over one or more of the last axes, is ``y = sat(rescale(n *
 where n is the normalized row with 10 fractional bits (15 in later executors), gamma is int8 (int16
 on some chips), and beta is int32 with the scale 2^10 * scale_w (2^15). The scale of the input
 affects only epsilon.
+
+Instance normalization is the same over each channel of [N, C, ...], whose elements share one gamma
+and one beta; n has 15 fractional bits. No chip has it.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILY",
+    "INSTANCE_NORM",
     "LAYER_NORM",
     "LOG_SOFTMAX",
     "SOFTMAX",
@@ -55,6 +59,8 @@ DEFAULT_EPSILON = 1e-5
 
 #: Fractional bits of normalized values, and those in dialect v3.
 NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS = 10, 15
+#: Scale of the normalized values of InstanceNormInt, which have 15 fractional bits.
+INSTANCE_NORM_SCALE = 2.0**15
 
 
 class _NormalizationWithFactors(Format):
@@ -182,6 +188,68 @@ class LayerNorm(_NormalizationWithFactors):
 
 
 LAYER_NORM = LayerNorm()
+
+
+class InstanceNorm(_NormalizationWithFactors):
+    """Normalization of each channel of each sample, with scale (gamma) and bias (beta)."""
+
+    name = "InstanceNormInt"
+    signature = Signature(
+        "x:integer w:weight b:bias", "integer", rules.keep_input_shape(rules.type_of_bits)
+    )
+    weight_ranks = (1,)
+    width_axes = WidthAxes(1, 0)
+    attributes = (
+        Attr("data_bits", "i", 8),
+        Attr("parameter_bits", "i", 8),
+        Attr("o_bits", "i", 8),
+        Attr("epsilon", "f", DEFAULT_EPSILON),
+        Attr("scale_x", "f"),
+        Attr("scale_w", "f"),
+        Attr("scale_o", "f"),
+    )
+
+    def make_kernel(self, info: KernelInfo) -> Kernel:
+        """Return the instance normalization kernel; gamma and beta have one value per channel.
+
+        Raises ModelError if they have not, or are computed at run time.
+        """
+        from simulator.kernels.layer_norm import InstanceNorm as Kernel
+        from simulator.kernels.layer_norm import LayerNorm as LayerNormKernel
+
+        a, shape = info.attributes, info.input_shapes[0]
+        gamma = info.require_constant(1, "int8 int16", "factor")
+        beta = info.bias(2, gamma.size)
+        if beta is None or len(shape) < 3 or gamma.shape != (shape[1],):
+            raise ModelError(
+                f"{info.label}: its input is {list(shape)}, its factors are {list(gamma.shape)}; "
+                "it needs an input [N, C, ...] of rank 3 or more, C factors and C offsets"
+            )
+        return Kernel(
+            gamma.astype(np.int64),
+            beta,
+            LayerNormKernel.scale_epsilon(
+                get_number(a, "epsilon"), get_number(a, "scale_x"), math.prod(shape[2:])
+            ),
+            info.rescale(info.output_scale_ratio(INSTANCE_NORM_SCALE, get_number(a, "scale_w"))),
+        )
+
+    def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
+        """Append an InstanceNormalization to `builder`; return [its output]."""
+        scale_w = get_number(builder.attrs, "scale_w")
+        return [
+            builder(
+                "InstanceNormalization",
+                builder.float_input(),
+                # Stored as int32, since int16 would need opset 21.
+                builder.dequantize_constant(1, scale_w, bits=32),
+                builder.dequantize_constant(2, INSTANCE_NORM_SCALE * scale_w),
+                epsilon=get_number(builder.attrs, "epsilon"),
+            )
+        ]
+
+
+INSTANCE_NORM = InstanceNorm()
 
 
 def _get_fraction_bits(info: KernelInfo) -> int:
@@ -345,4 +413,4 @@ class LogSoftmax(Softmax):
 LOG_SOFTMAX = LogSoftmax()
 
 
-FAMILY: tuple[Format, ...] = (SOFTMAX, LOG_SOFTMAX, LAYER_NORM)
+FAMILY: tuple[Format, ...] = (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, INSTANCE_NORM)

@@ -1,4 +1,4 @@
-"""Operators that normalize rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
+"""Operators that normalize rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt, InstanceNormInt.
 
 Rows are computed one by one in Python integers.
 """
@@ -25,7 +25,7 @@ from .._reference_arithmetic import (
 )
 from .._reference_op import Attributes, Integer, Outputs, expect_arithmetic
 
-__all__ = ["FAMILY", "LayerNorm", "LogSoftmax", "Softmax"]
+__all__ = ["FAMILY", "InstanceNorm", "LayerNorm", "LogSoftmax", "Softmax"]
 
 #: Polynomial of 2^f for f in [-1, 0), in Q23, highest power first.
 _EXP2_COEFFICIENTS = (57364, 446161, 2008107, 5813551, 8388575)
@@ -203,4 +203,30 @@ class LayerNorm(Integer):
         ]
 
 
-FAMILY: tuple[type[Integer], ...] = (Softmax, LogSoftmax, LayerNorm)
+class InstanceNorm(Integer):
+    """Normalization of each channel of each sample, with one factor and one offset per channel."""
+
+    names: tuple[str, ...] = ("InstanceNormInt",)
+
+    def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
+        """Normalize each channel of x [N, C, ...], times gamma plus beta, and requantize.
+
+        Inputs: x, gamma, beta. Normalized values have 15 fractional bits. Epsilon (default 1e-5) is
+        rounded to the scale of the sums.
+        """
+        x, gamma, beta = inputs[0], inputs[1].tolist(), inputs[2].tolist()
+        count, scale = math.prod(x.shape[2:]), a.scale("scale_x")
+        epsilon = a.get("epsilon")
+        float_epsilon = 1e-5 if epsilon is None else float(epsilon)
+        scaled_epsilon = math.floor(float_epsilon * scale**2 * count**2 + 0.5)
+        rows = []
+        for index, row in enumerate(x.reshape(-1, count).tolist()):
+            channel = index % len(gamma)
+            normalized = LayerNorm.normalize_row(row, scaled_epsilon, 15)
+            rows.append([n * gamma[channel] + beta[channel] for n in normalized])
+        acc = np.array(rows, object).reshape(x.shape)
+        ratio = a.scale("scale_o") / (2**15 * a.scale("scale_w"))
+        return requantize(acc, ratio, a.o_bits, arithmetic.requantize)
+
+
+FAMILY: tuple[type[Integer], ...] = (Softmax, LogSoftmax, LayerNorm, InstanceNorm)

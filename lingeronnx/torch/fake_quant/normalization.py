@@ -1,4 +1,4 @@
-"""Fake quantizers of softmax, log softmax and layer norm, with gradients of the float function."""
+"""Fake quantizers of softmax, layer and instance norm, with gradients of the float functions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from simulator import kernels as k
+from simulator.kernels.layer_norm import InstanceNorm
 
 from .common import FakeQuantContext, FakeQuantizer, run_kernel, to_flat_int64, to_integers
 from .rounding import get_multiplier, round_with_gradient
@@ -82,8 +83,31 @@ def _layer_norm(
     return (round_with_gradient(smooth, -half_range, half_range - 1, context.log2_scale, exact),)
 
 
+def _instance_norm(
+    kernel: InstanceNorm, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Normalize each channel of the counts `inputs[0]` with the kernel's gamma and beta.
+
+    The values are those of the simulator's integer kernel, the gradient (also to gamma and beta) is
+    that of the float formula. Returns a tuple of one tensor of counts.
+    """
+    (x,) = inputs
+    gamma = context.get_parameter(1, kernel.gamma, x)
+    beta = context.get_parameter(2, kernel.beta, x)
+    flat = x.flatten(2)
+    variance = flat.var(-1, unbiased=False, keepdim=True) + kernel.epsilon / flat.shape[-1] ** 2
+    normalized = (flat - flat.mean(-1, keepdim=True)) * torch.rsqrt(variance.clamp(min=1e-12))
+    scaled = normalized * gamma.reshape(-1, 1) * 2.0**15 + beta.reshape(-1, 1)
+    smooth = (scaled * get_multiplier(kernel.rescale)).reshape(x.shape)
+    bound_kernel = replace(kernel, gamma=to_flat_int64(gamma), beta=to_flat_int64(beta))
+    (exact,) = run_kernel(bound_kernel, [to_integers(x, context.input_dtypes[0])], x)
+    half_range = 1 << (kernel.rescale.bits - 1)
+    return (round_with_gradient(smooth, -half_range, half_range - 1, context.log2_scale, exact),)
+
+
 #: Simulator kernel -> its fake quantizer.
 KERNELS: Mapping[type, FakeQuantizer] = {
+    InstanceNorm: _instance_norm,
     k.LayerNorm: _layer_norm,
     k.LogSoftmax: _log_softmax,
     k.Softmax: _softmax,
