@@ -11,7 +11,8 @@ from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
-from lingeronnx.targets import PLATFORMS
+from lingeronnx.operators.lowerings import find_lowering_rule
+from lingeronnx.targets import GENERIC, PLATFORMS
 from simulator.fixed_point import Rescale
 from simulator.kernel import SimulatorError
 from simulator.kernels.layer_norm import InstanceNorm
@@ -131,20 +132,25 @@ def test_it_is_quantized_simulated_and_checked():
 
 
 @pytest.mark.parametrize("target", PLATFORMS[1:], ids=str)
-def test_chips_keep_it_in_float(target):
-    """No chip has it."""
+def test_chips_have_no_such_kernel(target):
+    """They normalize the rows of a layer normalization instead, and scale the channels afterwards."""
     model = instance_net()
-    report = lo.quantize(model, samples(model), platform=target, effort="fast").report
-    assert [node.op_type for node in report.host_part].count("InstanceNormalization") == 2
+    graph = lo.quantize(model, samples(model), platform=target, effort="fast").graph
+    kinds = [node.op_type for node in graph.graph]
+    assert "InstanceNormInt" not in kinds
+    assert kinds.count("LayerNormInt") == 2
 
 
 def test_what_it_does_not_take():
-    """A bias that 32 bits do not hold stays in float; a map that is too large for 16 bits is an
-    error.
+    """A bias that 32 bits do not hold is added after the normalization; a map that is too large for
+    16 bits is an error.
     """
     model = instance_net(gamma=np.full(6, 1e-3), beta=np.ones(6))
-    report = lo.quantize(model, samples(model), platform="generic", effort="fast").report
-    assert report.host_part[0].why == "its bias exceeds 256 times its scale"
+    node = next(node for node in model.graph if node.op_type == "InstanceNormalization")
+    _, reason = find_lowering_rule(node, GENERIC)
+    assert reason == "its bias exceeds 256 times its scale"
+    graph = lo.quantize(model, samples(model), platform="generic", effort="fast").graph
+    assert "LayerNormInt" in [node.op_type for node in graph.graph]
     model = instance_net(size=260)
     with pytest.raises(
         lo.ConstraintError, match="a channel has 67600 elements of 16 bits, but the"

@@ -10,7 +10,7 @@ on some chips), and beta is int32 with the scale 2^10 * scale_w (2^15). The scal
 affects only epsilon.
 
 Instance normalization is the same over each channel of [N, C, ...], whose elements share one gamma
-and one beta; n has 15 fractional bits. No chip has it.
+and one beta; n has 15 fractional bits. Chips normalize the rows of a layer normalization instead.
 """
 
 from __future__ import annotations
