@@ -252,7 +252,7 @@ INSTRUCTIONS = {
 def test_a_row_compiles_on_any_machine_and_holds_its_instruction(one, own, form):
     bits = 32 if form == "sums" else 8
     for operands, wanted in zip((one.int8_operands, "pairs"), INSTRUCTIONS[one.name], strict=True):
-        p, v = _register_tile.choose_tile_size(one, one.lanes * 3, 64)
+        p, v = _register_tile.choose_tile_size(one, operands, one.lanes * 3, 64)
         text = _register_tile.write_tile_ir(
             one, _register_tile.TileShape(operands, own, p, 1 if own else v, form, bits)
         )
@@ -262,11 +262,14 @@ def test_a_row_compiles_on_any_machine_and_holds_its_instruction(one, own, form)
 
 @pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
 def test_sums_and_weights_stay_in_registers(one):
-    for outputs in (1, 8, 24, 40, 64, 100, 1000):
-        for pixels in (1, 5, 16, 64, 1000):
-            p, v = _register_tile.choose_tile_size(one, outputs, pixels)
-            assert 1 <= p <= 8
-            assert p * v + v + 1 <= one.registers
+    """Sums, weights and a pixel; for pairs, which do not accumulate, their products too."""
+    for operands in (one.int8_operands, "pairs"):
+        further = 2 if operands == "pairs" else 1
+        for outputs in (1, 8, 24, 40, 64, 100, 1000):
+            for pixels in (1, 5, 16, 64, 1000):
+                p, v = _register_tile.choose_tile_size(one, operands, outputs, pixels)
+                assert 1 <= p <= 8
+                assert p * v + v + further <= one.registers
 
 
 def test_the_best_row_is_used_and_a_name_forces_one(monkeypatch):

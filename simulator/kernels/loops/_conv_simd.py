@@ -203,7 +203,10 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     form_name, form_values = _make_tile_form(form, 8 * dtype.itemsize)
     group_outputs = 1 if depthwise else outputs // group
     p, v = _register_tile.choose_tile_size(
-        instructions, instructions.lanes if depthwise else group_outputs, band * out_columns
+        instructions,
+        operands,
+        instructions.lanes if depthwise else group_outputs,
+        band * out_columns,
     )
     if depthwise:
         group, group_outputs = 1, outputs

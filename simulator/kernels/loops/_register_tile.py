@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 FUNCTION_NAME = "tile"
+_MAX_PIXELS, _MAX_VECTORS = 8, 4  # of a tile
 ARGUMENTS = (
     "source",
     "table",
@@ -98,17 +99,36 @@ class TileShape(NamedTuple):
     bits: int
 
 
-def choose_tile_size(instructions: InstructionSet, outputs: int, pixels: int) -> tuple[int, int]:
-    """Choose (P, V) with the fewest loads and wasted products that fits the registers.
+def choose_tile_size(
+    instructions: InstructionSet, operands: str, outputs: int, pixels: int
+) -> tuple[int, int]:
+    """Choose (P, V) with the fewest instructions whose values all fit the registers.
 
-    `outputs` and `pixels` are the numbers of outputs per pixel and of pixels to compute.
+    Per tap these are P * V sums, V weights and the dword of a pixel, and for "pairs" their product,
+    because its instruction does not accumulate. `outputs` and `pixels` are the numbers of outputs
+    per pixel and of pixels to compute.
     """
     vectors = -(-outputs // instructions.lanes)
-    max_vectors, max_sums = (4, 24) if instructions.registers >= 32 else (3, 12)
-    v = min(range(max_vectors, 0, -1), key=lambda v: -(-vectors // v) * (v + 1))
-    max_pixels = min(max_sums // v, 8)
-    p = min(range(max_pixels, 0, -1), key=lambda p: -(-pixels // p) * (p * v + p + v))
-    return p, v
+    is_product_apart = operands == "pairs"
+    temporaries = 1 + is_product_apart
+    sizes = [
+        (p, v)
+        for p in range(_MAX_PIXELS, 0, -1)
+        for v in range(_MAX_VECTORS, 0, -1)
+        if p * v + v + temporaries <= instructions.registers
+    ]
+
+    def count_instructions(size: tuple[int, int]) -> int:
+        """Count the instructions per tap of all pixels and vectors."""
+        p, v = size
+        tiles, rest = divmod(pixels, p)
+        if rest > p // 2:
+            tiles, rest = tiles + 1, 0
+        products = v * (1 + is_product_apart)
+        tile, single = p * products + p + v, products + 1 + v
+        return -(-vectors // v) * (tiles * tile + rest * single)
+
+    return min(sizes, key=count_instructions)
 
 
 def write_tile_ir(instructions: InstructionSet, shape: TileShape) -> str:
@@ -207,28 +227,40 @@ class TileIrWriter:
         self.vector = ir.VectorType(DWORD, instructions.lanes)
 
     def emit_function(self) -> None:
-        """Emit the tile's loop over the pixels, P at a time: bias, products, then stores.
+        """Emit the loops over the pixels: P at a time, then what is left one by one.
 
-        P is the number of pixels of the tile; each has as many vectors of sums as the tile.
+        If more than half of P pixels are left, they are computed as P, of which those that do not
+        exist are not stored.
         """
         pixels, vectors = self.shape.pixels, self.shape.vectors
         sums = []
         for _ in range(pixels):
             sums.append([self.b.alloca(self.vector) for _ in range(vectors)])
-        with self.loop(self.arguments["pixels"], pixels) as first:
-            offsets = self.element_address(self.arguments["table"], first, 4)
-            starts = []
-            for p in range(pixels):
-                offset = self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX)
-                starts.append(self.b.add(self.arguments["source"], offset))
-            for v in range(vectors):
-                bias_address = self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v)
-                bias = self.load(bias_address, self.vector)
-                for p in range(pixels):
-                    self.b.store(bias, sums[p][v])
-            self._emit_products(starts, sums)
-            self._emit_stores(first, sums)
+        tiled = self.b.sub(self.arguments["pixels"], ir.Constant(INDEX, pixels // 2))
+        with self.loop(tiled, pixels) as first:
+            self._emit_tile(first, sums)
+        if pixels > 1:
+            with self.loop(self.arguments["pixels"], 1, first) as last:
+                self._emit_tile(last, sums[:1])
         self.b.ret_void()
+
+    def _emit_tile(self, first: Any, sums: list[list[Any]]) -> None:
+        """Emit bias, products and stores of the pixels from index `first` on, one per row of sums.
+
+        `sums` [P][V] are the addresses of the accumulators.
+        """
+        offsets = self.element_address(self.arguments["table"], first, 4)
+        starts = []
+        for p in range(len(sums)):
+            offset = self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX)
+            starts.append(self.b.add(self.arguments["source"], offset))
+        for v in range(len(sums[0])):
+            bias_address = self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v)
+            bias = self.load(bias_address, self.vector)
+            for row in sums:
+                self.b.store(bias, row[v])
+        self._emit_products(starts, sums)
+        self._emit_stores(first, sums)
 
     def _emit_products(self, starts: list[Any], sums: list[list[Any]]) -> None:
         """Emit the loop over the taps that adds their products to `sums` [P][V].
@@ -388,17 +420,18 @@ class TileIrWriter:
     # ---- helpers ---------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, count: Any, step: int) -> Iterator[Any]:
-        """Emit a loop over 0, step, .. < count whose body is written while the context is open.
+    def loop(self, count: Any, step: int, first: Any = None) -> Iterator[Any]:
+        """Emit a loop over first, first + step, .. < count; its body is written in the context.
 
-        Yields the loop index.
+        Yields the loop index, which after the loop is the first one that was left out. `first` is 0
+        by default.
         """
         b, start = self.b, self.b.block
         head, body, end = (b.append_basic_block(name) for name in ("head", "body", "end"))
         b.branch(head)
         b.position_at_end(head)
         index = b.phi(INDEX)
-        index.add_incoming(ir.Constant(INDEX, 0), start)
+        index.add_incoming(ir.Constant(INDEX, 0) if first is None else first, start)
         b.cbranch(b.icmp_signed("<", index, count), body, end)
         b.position_at_end(body)
         yield index
