@@ -10,8 +10,8 @@ three or more axes). Both are C-contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ __all__ = [
     "SimulatorError",
     "Step",
     "TensorSpec",
+    "have_equal_parameters",
     "require",
 ]
 
@@ -220,3 +221,29 @@ class Step:
     kernel: Kernel
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+
+def have_equal_parameters(first: object, second: object) -> bool:
+    """Whether two kernels, or parts of them, are of one class and have equal parameters.
+
+    Such kernels compute the same numbers. Dataclasses are compared field by field, arrays by type,
+    shape and values; False for objects of other classes that are not equal.
+    """
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return first.dtype == second.dtype and np.array_equal(first, second)
+    if isinstance(first, tuple | list) and isinstance(second, tuple | list):
+        pairs = list(zip(first, second, strict=False))
+        return len(first) == len(second) and all(have_equal_parameters(*pair) for pair in pairs)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        keys_are_equal = first.keys() == second.keys()
+        return keys_are_equal and all(
+            have_equal_parameters(first[key], second[key]) for key in first
+        )
+    if is_dataclass(first) and is_dataclass(second):
+        return all(
+            have_equal_parameters(getattr(first, field.name), getattr(second, field.name))
+            for field in fields(first)
+        )
+    return bool(first == second)

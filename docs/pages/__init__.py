@@ -18,6 +18,7 @@ from . import (
     python_calls,
     schema_files,
     target_pages,
+    version_page,
 )
 
 __all__ = ["DOCS", "written"]
@@ -33,6 +34,7 @@ def written() -> dict[str, str]:
         "reference/commands.md": commands.page,
         "reference/python.md": python_calls.page,
         "reference/json.md": schema_files.page,
+        "reference/versions.md": version_page.page,
         "explanation/architecture.md": pipeline.page,
     }
     return {path: make() for path, make in makers.items()} | target_pages.pages()

@@ -213,6 +213,7 @@ def _list_facts(report: Report) -> list[tuple[str, object]]:
         ("integer layers", f"{sum(report.layers.values())}: {layer_counts}"),
         ("integer MACs", report.macs_text),
     ]
+    facts += report.versions.format_lines()[:2]
     facts += [("fidelity", report.fidelity_text(name)) for name in report.outputs]
     if report.accuracy is not None:
         facts.append(("accuracy", report.accuracy_text))
@@ -233,6 +234,7 @@ def _render_quantize_section(report: Report) -> PageSection:
         ("Fewer parts", list(map(str, report.merges))),
         ("Left in float", format_float_nodes([*report.float_nodes, *report.host_part], True)),
         ("Written otherwise", format_rewrites(report.fitted, True)),
+        ("Other versions of packer and executor", report.versions.format_reasons()),
         ("Warnings", report.warnings),
         ("Notes", report.notes),
     ):

@@ -36,6 +36,7 @@ from .show import (
 if TYPE_CHECKING:
     from ..quantization import WrittenFiles
     from ..quantization.report import Report
+    from ..targets.version_compatibility import VersionTable
     from .demo_model import Demo
     from .rich_console import EscapingConsole
 
@@ -189,7 +190,21 @@ def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
     rows += [("too slow", str(finding), "red") for finding in report.time.findings]
     merges = truncate_lines(list(map(str, report.merges)), max_lines)
     rows += [("fewer parts", line, "") for line in merges]
-    return rows
+    return rows + format_version_rows(report.versions, max_lines)
+
+
+def format_version_rows(versions: VersionTable, max_lines: int) -> list[_Row]:
+    """Return the rows (label, value, style) on versions of packer and executor.
+
+    They are the versions with equal integers, those with a safe plan, and at most `max_lines`
+    rules that narrow them.
+    """
+    lines = versions.format_lines()
+    reasons = truncate_lines([text for _, text in lines[2:]], max_lines)
+    return [
+        *((label, text, "") for label, text in lines[:2]),
+        *(("other versions", reason, "") for reason in reasons),
+    ]
 
 
 def _figure_rows(report: Report, max_lines: int) -> list[_Row]:

@@ -263,6 +263,8 @@ def show_verification(console: EscapingConsole, verification: Verification) -> N
         print_facts(console, [("not in the graph", _format_names(verification.unknown), "")])
     if verification.unseen:
         print_facts(console, [("not shown", _format_names(verification.unseen), "")])
+    if line := verification.versions.format_line():
+        print_facts(console, [("version", line, "")])
     print_notes(console, verification.notes)
 
 

@@ -29,7 +29,8 @@ from .dumps import DumpedTensor, read_folder, read_log, read_outputs, to_raw_byt
 from .fault_hypotheses import iterate_hypotheses
 from .host_dumps import HostDump, match_host_dumps, read_manifest_tolerances, widen_tolerance
 from .layer_subgraph import LayerSubgraph, extract_layer
-from .simulation import SampleRun, SimulatedGraph, read_integer_graph, run_samples
+from .simulation import SampleRun, SimulatedGraph, read_integer_graph, run_feeds, run_samples
+from .version_matching import VersionMatch, match_versions
 
 __all__ = ["Cause", "TensorDifference", "Verification", "verify"]
 
@@ -85,7 +86,7 @@ class Verification:
     agrees : whether every dumped tensor of the graph is equal. compared : names of those tensors.
     different : those that differ. first : details of the first of them. unknown : dumped tensors
     that are not in the graph (created by the packer). unseen : tensors of the graph that were not
-    dumped.
+    dumped. versions : the versions of the executor that compute the dumped integers.
     """
 
     agrees: bool
@@ -95,10 +96,11 @@ class Verification:
     unknown: Sequence[str] = ()
     unseen: Sequence[str] = ()
     notes: Sequence[str] = field(default_factory=tuple)
+    versions: VersionMatch = field(default_factory=VersionMatch)
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields, those of the first difference included, as JSON-ready values."""
-        return asdict(self)
+        return {**asdict(self), "versions": self.versions.to_dict()}
 
 
 def verify(
@@ -188,6 +190,16 @@ def verify(
     compared = (*matched, *host_dumps)
     if first is not None:
         notes += _explain_complete_difference(compared, different, first)
+
+    def simulate_version(version_graph: SimulatedGraph) -> SampleRun | None:
+        """Return the tensors of the sample on another version, None if they are not known.
+
+        States that were fed back have that version's values, so that all earlier calls run again.
+        """
+        if not state:
+            return run_feeds(version_graph, run.feeds)
+        return run_samples(version_graph, data, sample, sample + 1, state, calls).get(sample)
+
     return Verification(
         agrees=not different,
         compared=compared,
@@ -196,6 +208,7 @@ def verify(
         unknown=tuple(unknown),
         unseen=_find_missing_tensors(graph, run, matched),
         notes=(*unmeasured, *notes, *match_notes),
+        versions=match_versions(graph, run, matched, simulate_version),
     )
 
 

@@ -28,7 +28,7 @@ from ..runtime.streaming import Call, CallCount, check_call_count, iter_calls, m
 from ..targets import Target
 from .value_tracing import trace_moved_value
 
-__all__ = ["SampleRun", "SimulatedGraph", "read_integer_graph", "run_samples"]
+__all__ = ["SampleRun", "SimulatedGraph", "read_integer_graph", "run_feeds", "run_samples"]
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,11 @@ def run_samples(
         if index >= start:
             runs[index] = _make_sample_run(tensors, _to_real_feeds(graph, all_feeds, tensors))
     return runs
+
+
+def run_feeds(graph: SimulatedGraph, feeds: Mapping[str, np.ndarray]) -> SampleRun:
+    """Run the simulator on the inputs of one sample, given as real values."""
+    return _make_sample_run(list(graph.session.tensors(dict(feeds))), feeds)
 
 
 def _iter_samples(

@@ -191,16 +191,22 @@ def evaluate_plan(
     memory_plan = plan_memory(net, target, options) if memory_plan is None else memory_plan
     plan = PlannedGraph(net, memory_plan, target, options, resolve_placements(net, options))
     profile = get_packer_profile(target)
+    capacity_findings = list(_check_capacity(net, memory_plan, target))
+    overruns = [
+        *check_overruns(net, memory_plan, profile, plan.placements),
+        *check_output_overruns(net, memory_plan, profile),
+    ]
     findings = [
         *prepared.findings,
         *check_placement(plan),
         *check_version_refusals(plan),
-        *_check_capacity(net, memory_plan, target),
+        *capacity_findings,
         *check_correctness(plan),
-        *check_overruns(net, memory_plan, profile, plan.placements),
-        *check_output_overruns(net, memory_plan, profile),
+        *overruns,
     ]
     verdict = _make_verdict(findings, target, options, memory_plan, net)
+    plan_findings = [*capacity_findings, *overruns, *_list_unmeasured_plans(net, target)]
+    verdict = replace(verdict, plan_findings=tuple(dict.fromkeys(plan_findings)))
     if not verdict.is_chip_ready:
         return verdict
     return replace(verdict, assumptions=tuple(dict.fromkeys(find_assumptions(plan))))
@@ -254,6 +260,24 @@ def _check_capacity(
             f"{memory.external_bytes} bytes",
             "use a smaller network",
         )
+
+
+def _list_unmeasured_plans(net: PackerGraph, target: Target) -> Iterator[VerdictFinding]:
+    """Yield a finding of level "unmeasured" for each operator whose planned bytes are not known.
+
+    It names the first node with this operator.
+    """
+    unmeasured_plans = get_packer_profile(target).unmeasured_plans
+    for operator, step in {step.op: step for step in reversed(net.steps)}.items():
+        if operator in unmeasured_plans:
+            yield VerdictFinding(
+                "unmeasured",
+                step.origin,
+                f"the memory that {target.name} plans for {operator} was not measured",
+                operator,
+                "compare the sizes that the packer prints",
+                "read",
+            )
 
 
 def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:

@@ -278,6 +278,8 @@ class PackerProfile:
     # Whether other input widths than `lut_input_bits` do not pack.
     refuses_lut_widths: bool = False
     refused_quant_modes: tuple[str, ...] = ()  # values of quant_mode that do not pack
+    # Operators whose planned bytes were not measured with the packer of this version.
+    unmeasured_plans: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()  # further rules: keys of `packer.version_rules.REFUSALS`
     # Operators that the executor computes although the quantizer never writes them.
     unwritten_operators: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ Those of the plan and the report are written here; the tests validate real files
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .settings import SETTINGS
@@ -233,6 +234,7 @@ def _merge_schema() -> _Schema:
 _OPTIONAL_REPORT_FIELDS = (
     "deployment",
     "steps",
+    "versions",
     "unknown_macs",
     "macs",
     "doubts",
@@ -424,6 +426,11 @@ def _report_schema() -> _Schema:
             "scales_refused": _with_description(
                 _map_of(_STRING), "entries of such a file that were not imported, with the reason"
             ),
+            "versions": _with_description(
+                _version_table_schema(),
+                "versions of packer and executor on which the file gives the same integers and "
+                "its memory plan is safe; empty lists for a file that the chip does not run",
+            ),
             "deployment": _with_description(
                 {"type": "object"}, "with --deploy: the files for the board"
             ),
@@ -433,6 +440,44 @@ def _report_schema() -> _Schema:
             ),
         },
         _OPTIONAL_REPORT_FIELDS,
+    )
+
+
+def _version_table_schema() -> _Schema:
+    """Return the schema of a file on all versions of packer and executor of a chip."""
+    described = _with_description
+    row = _object_of(
+        {
+            **_fields(_STRING, platform="name of the target", version="name of the version"),
+            "basis": described(
+                {"enum": ["measured", "read"]},
+                "its programs were run, or only their source text was read",
+            ),
+            **_fields(
+                _BOOLEAN,
+                packs="whether its packer accepts the file",
+                has_equal_integers="whether the file packs and gives the same integers",
+            ),
+            "plan": described(
+                {"enum": ["safe", "unsafe", "unmeasured"]},
+                "whether bytes are written past the memory plan; unmeasured if that is not known",
+            ),
+            "findings": described(
+                _array_of(_finding_schema(("packs", "right", "other", "plan", "unmeasured"))),
+                "nodes because of which the version is missing in a list",
+            ),
+        }
+    )
+    return _object_of(
+        {
+            **_fields(
+                _array_of(_STRING),
+                equal_integers="versions that give the same integers, read ones included",
+                safe_plans="versions on which the memory plan is known to be safe",
+                nodes="nodes that narrow the lists",
+            ),
+            "versions": described(_array_of(row), "all known versions of the chip, oldest first"),
+        }
     )
 
 
@@ -460,13 +505,23 @@ def _step_schema() -> _Schema:
     )
 
 
-def _finding_schema() -> _Schema:
-    """Return the schema of a finding: its level, node, rule, value and remedy, all required."""
+#: Level of a finding -> what it says.
+_LEVEL_DESCRIPTIONS = {
+    "packs": "does not pack",
+    "right": "wrong on the chip",
+    "other": "integers of another formula",
+    "plan": "writes past the memory plan",
+    "unmeasured": "planned memory was not measured",
+    "time": "too slow",
+}
+
+
+def _finding_schema(levels: Sequence[str] = ("packs", "right", "plan", "time")) -> _Schema:
+    """Return the schema of a finding of `levels`: level, node, rule, value and remedy."""
     return _object_of(
         {
             "level": _with_description(
-                {"enum": ["packs", "right", "plan", "time"]},
-                "does not pack; wrong on the chip; writes past the memory plan; too slow",
+                {"enum": list(levels)}, "; ".join(_LEVEL_DESCRIPTIONS[level] for level in levels)
             ),
             "basis": _with_description(
                 {"enum": ["measured", "read"]},

@@ -255,12 +255,15 @@ class Verdict:
     is_correct : whether no rule says that the executor computes other integers than the simulator.
     findings : broken rules; level "plan" is a warning of writes past the memory plan.
     assumptions : unmeasured facts that a correct verdict depends on.
+    plan_findings : those findings that are about the memory plan, and, with level "unmeasured", the
+    operators whose planned memory was not measured in this version of the packer.
     """
 
     is_packable: bool
     is_correct: bool
     findings: tuple[VerdictFinding, ...]
     assumptions: tuple[VerdictFinding, ...] = ()
+    plan_findings: tuple[VerdictFinding, ...] = ()
 
     @property
     def is_chip_ready(self) -> bool:

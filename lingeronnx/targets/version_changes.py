@@ -48,9 +48,9 @@ def list_version_changes(versions: tuple[Target, ...]) -> list[VersionChanges]:
                 unmeasured=target.unmeasured.get("", ""),
                 changed_operators=tuple(
                     operator
-                    for operator in target.ops
+                    for operator in dict.fromkeys((*target.ops, *target.also))
                     if target.find_arithmetic(operator) != previous.find_arithmetic(operator)
-                    or operator not in previous.ops
+                    or previous.find_arithmetic(operator) is None
                 ),
                 removed_operators=tuple(op for op in previous.ops if op not in target.ops),
                 unmeasured_operators=tuple(op for op in target.unmeasured if op),

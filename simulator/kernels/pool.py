@@ -248,14 +248,15 @@ def luna_average(
     """Return the NPU's rule for averaging `area` values at scale 2^q_x into scale 2^q_o.
 
     A power-of-two area is a right shift: "venus" ignores q_o, "arcs" first shifts the sum by q_x -
-    q_o into 32 bits (all zeros for q_x < q_o), "scaled" shifts once by both. Any other area is a
+    q_o into 32 bits (all zeros for q_x < q_o), "scaled" shifts once by both; at equal scales all
+    are the same. Any other area is a
     division, with q_o - q_x as the left shift of the sum; "venus" reads the area as a signed byte.
     A negative left shift gives 0 on "venus", otherwise the most negative integer.
     """
     is_venus = kind == "venus"
     if area & (area - 1) == 0:
         shift_by_area = Rescale.from_shift(area.bit_length() - 1, bits)
-        if is_venus:
+        if is_venus or q_x == q_o:
             return shift_by_area
         if kind == "scaled":
             return Rescale.from_shift(area.bit_length() - 1 + q_x - q_o, bits)

@@ -20,6 +20,7 @@ from ...quantization.report import FloatNode, split_float_nodes
 from ...quantization.report.merges import find_merge_options
 from ...quantization.report.program import build_program_report
 from ...runtime.integer.runner import detect_target
+from ...runtime.version_compatibility import PackedPart, compare_versions
 from ...targets import (
     DEFAULT,
     DEFAULT_LATENCY_OPTIONS,
@@ -113,7 +114,11 @@ def check_packed(
     time = latency_options.estimate_call(
         target, [choice.verdict], has_host_parts=bool(fallbacks or host)
     )
-    return replace(check, choice=choice, time=time)
+    parts = []
+    if graph is not None and choice.verdict.is_chip_ready:
+        parts.append(PackedPart(ir.from_proto(part), choice.argv))
+    versions = compare_versions(parts, target)
+    return replace(check, choice=choice, time=time, versions=versions)
 
 
 def _parse_packer_args(packer_args: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -138,7 +143,8 @@ def _add_parts(
     Sets the program, the float nodes (`floats`), the chip's share of the MACs (0 if the chip has
     none), options to merge parts, and the time of a call.
     """
-    program, _ = build_program_report(graph, target, target.vendor.names(graph))
+    program, parts = build_program_report(graph, target, target.vendor.names(graph))
+    packed_parts = [PackedPart(part.graph, part.choice.argv) for part in parts if part.chip]
     float_names = {entry.node for entry in floats}
     chip_macs = sum(part.macs for part in program.chip)
     host_macs = sum(count_macs(node) for node in graph.graph if str(node.name) in float_names)
@@ -149,6 +155,7 @@ def _add_parts(
         chip_mac_share=chip_macs / (chip_macs + host_macs) if chip_macs else 0.0,
         merges=find_merge_options([entry.node for entry in floats], graph, target),
         time=latency_options.estimate_call(target, program.verdicts, has_host_parts=True),
+        versions=compare_versions(packed_parts if program.runs_correctly else (), target),
     )
 
 

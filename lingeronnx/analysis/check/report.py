@@ -26,6 +26,7 @@ from ...quantization.report.merges import MergeOption
 from ...quantization.report.program import PartReport, ProgramReport
 from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
 from ...targets.verdict import combine_bases
+from ...targets.version_compatibility import VersionTable
 
 __all__ = ["Check", "WorkedAround"]
 
@@ -89,6 +90,9 @@ class Check(Sequence[Violation]):
         Changes that would reduce the number of parts.
     time
         Latency of a call on the chip.
+    versions
+        Of an integer graph that the chip runs, the versions of packer and executor on which it
+        gives the same integers, and those on which its memory plan is safe.
     """
 
     platform: str
@@ -106,6 +110,7 @@ class Check(Sequence[Violation]):
     chip_mac_share: float = 1.0
     merges: Sequence[MergeOption] = ()
     time: CallLatency = field(default_factory=CallLatency)
+    versions: VersionTable = field(default_factory=VersionTable)
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
@@ -221,6 +226,7 @@ class Check(Sequence[Violation]):
             "on_host": _to_dicts(self.host_nodes),
             "merges": [merge.to_dict() for merge in self.merges],
             "time": self.time.to_dict(),
+            "versions": self.versions.to_dict(),
         }
 
     @property
@@ -295,6 +301,7 @@ class Check(Sequence[Violation]):
         lines += self._format_packing(max_lines)
         lines += self._format_parts(max_lines)
         lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
+        lines += self._format_versions(max_lines)
         notes = list(self.notes) if full else merge_similar_lines(self.notes)
         note_lines = truncate_lines([f"note: {note}" for note in notes], max_lines)
         free_lines = None if full else SCREEN_LINES - count_screen_lines([*lines, *note_lines])
@@ -413,6 +420,14 @@ class Check(Sequence[Violation]):
             *truncate_lines(host_lines, max_lines),
             *truncate_lines(merge_lines, max_lines),
         ]
+
+    def _format_versions(self, max_lines: int | None) -> list[str]:
+        """Format versions with equal integers, with a safe plan, and what narrows them as lines.
+
+        At most `max_lines` lines on what narrows them; None: all.
+        """
+        lines = [f"{label}: {text}" for label, text in self.versions.format_lines()]
+        return [*lines[:2], *truncate_lines(lines[2:], max_lines)]
 
     def _format_cost(self, free_lines: int | None) -> list[str]:
         """Return the cost on the chip as lines, which fit in `free_lines`, or one line with totals.

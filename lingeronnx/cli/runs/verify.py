@@ -83,7 +83,8 @@ def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **option
     """Compare the results of a device with the simulator.
 
     Reports the first layer and element that differ, the difference in integer steps, and a known
-    executor fault if it reproduces all differing integers, at least 16. The exit code is 0 if all
+    executor fault if it reproduces all differing integers, at least 16. It also says which versions
+    of the executor compute the device's integers. The exit code is 0 if all
     tensors are equal, else 1.
     """
     load_data = make_data_loader(options)

@@ -14,6 +14,7 @@ from ..result_cache import ResultCache
 from .cost_rewrites import apply_cost_rewrites
 from .fault_workarounds import apply_fault_workarounds
 from .packer_view import PackerGraphView
+from .portable_forms import write_portable_forms
 from .tiling import tile_large_layers
 
 __all__ = ["run_backend_passes"]
@@ -56,8 +57,9 @@ def _run_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[App
     arguments are written to the metadata of the result if they are known.
     """
     workarounds = apply_fault_workarounds(graph, target)
+    forms = write_portable_forms(graph, target)
     view, tilings = tile_large_layers(PackerGraphView(graph, target))
     rewritten, cost_rewrites, arguments = apply_cost_rewrites(view)
     if arguments is not None:
         arguments.write_metadata(rewritten.metadata_props)
-    return rewritten, (*workarounds, *tilings, *cost_rewrites)
+    return rewritten, (*workarounds, *forms, *tilings, *cost_rewrites)

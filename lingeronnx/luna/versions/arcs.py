@@ -19,7 +19,7 @@ from ...targets.arithmetic import (
 from ..common import NO_LEFT_SHIFT, ZERO_ON_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import ARCS
-from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
+from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta, list_other_operators
 
 __all__ = ["DELTAS"]
 
@@ -30,6 +30,9 @@ _LSTM = LstmArithmetic(
 _CURVE = LutArithmetic(
     NO_LEFT_SHIFT, ActivationTable.ARCS, TableInputRule.SATURATED, supports_int32=True
 )
+
+#: Operators whose planned bytes were measured with the packer of 3.0.8.
+_MEASURED_IN_308 = ("Quant", "Dequant", "Reshape", "iqAdd")
 
 #: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
 _NEWEST_FIXED_FAULTS = (
@@ -76,16 +79,28 @@ DELTAS = (
         fixed_faults=(LunaFault.ADD_EXTERNAL,),
         packing={"left_shifted_sums": ("iqAdd",)},
     ),
-    VersionDelta(version="3.0.8"),
+    VersionDelta(
+        version="3.0.8",
+        packing={"unmeasured_plans": list_other_operators(ARCS, measured=_MEASURED_IN_308)},
+    ),
     VersionDelta(
         version="3.0.9",
         arithmetic={"GRUInt": _GRU},
         fixed_faults=(LunaFault.GRU_FORMAT,),
         new_faults=(LunaFault.GRU_OTHER, LunaFault.GRU_STATE, LunaFault.GRU_NEEDS_STATE),
-        packing={"follow_batch_first": ("GRUInt",), "work_areas": {"GRUInt": "gru"}},
+        packing={
+            "follow_batch_first": ("GRUInt",),
+            "work_areas": {"GRUInt": "gru"},
+            "unmeasured_plans": list_other_operators(ARCS, measured=()),
+        },
     ),
     VersionDelta(
-        version="3.0.10", packing={"conv": {"supports_groups_1d": True}, "refuses_lut_widths": True}
+        version="3.0.10",
+        packing={
+            "conv": {"supports_groups_1d": True},
+            "refuses_lut_widths": True,
+            "unmeasured_plans": (),
+        },
     ),
     VersionDelta(
         version="2026-08-20",

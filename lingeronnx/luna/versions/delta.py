@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from ...targets._target import OperatorSupport, Target, format_platform_name
 from ...targets.arithmetic import Arithmetic
 from ..faults import LunaFault, build_unsupported_reasons
-from ..packer_profile import PackerVendor
+from ..packer_profile import PackerProfile, PackerVendor
 
-__all__ = ["COMMON_REFUSALS", "READ_ONLY", "VersionDelta", "build_versions"]
+__all__ = ["COMMON_REFUSALS", "READ_ONLY", "VersionDelta", "build_versions", "list_other_operators"]
 
 _Value = TypeVar("_Value")
 
@@ -40,6 +40,12 @@ COMMON_REFUSALS = (
     "dequant scale",
     "prelu shifts",
 )
+
+
+def list_other_operators(profile: PackerProfile, measured: Iterable[str]) -> tuple[str, ...]:
+    """Return the operators of a packer, and Quant and Dequant, without those of `measured`."""
+    known = ("Quant", "Dequant", *profile.operators)
+    return tuple(operator for operator in known if operator not in set(measured))
 
 
 @dataclass(frozen=True, kw_only=True)

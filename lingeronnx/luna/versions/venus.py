@@ -23,7 +23,7 @@ from ...targets.limits import RecurrentLimits
 from ..common import NO_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import VENUS
-from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
+from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta, list_other_operators
 
 __all__ = ["DELTAS"]
 
@@ -87,7 +87,9 @@ DELTAS = (
         packing={"work_areas": {"iqSigmoid": "curve Q11"}},
     ),
     VersionDelta(version="3.0.7", unmeasured=READ_ONLY),
-    VersionDelta(version="3.0.8"),
+    VersionDelta(
+        version="3.0.8", packing={"unmeasured_plans": list_other_operators(VENUS, measured=())}
+    ),
     VersionDelta(version="3.0.9", packing={"refused_quant_modes": ("floor_add",)}),
     VersionDelta(
         version="3.0.10",
@@ -102,6 +104,7 @@ DELTAS = (
         ),
         packing={
             "refused_quant_modes": (),
+            "unmeasured_plans": (),
             "follow_batch_first": ("LSTMInt", "GRUInt"),
             "overruns": {"LSTMInt": "none"},
             "work_areas": {"GRUInt": "gru venus"},

@@ -26,7 +26,7 @@ from ...targets.limits import TransposeLimits
 from ..common import LEFT_SHIFT, NO_LEFT_SHIFT, REJECT_LEFT_SHIFT, ZERO_ON_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import VENUSA, AverageRescale
-from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta
+from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta, list_other_operators
 
 __all__ = ["DELTAS"]
 
@@ -42,6 +42,9 @@ _CURVE = LutArithmetic(
     NO_LEFT_SHIFT, ActivationTable.VENUSA, TableInputRule.SATURATED, rounds_twice=True
 )
 _FUNCTION = LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, uses_node_format=True)
+
+#: Operators whose planned bytes were measured with the packer of 3.0.8.
+_MEASURED_IN_308 = ("Quant", "Dequant", "Reshape", "iqAdd", "iqCat", "LinearInt")
 
 #: Faults that the text of 2026-08-20 no longer has, and what it packs and refuses.
 _NEWEST_FIXED_FAULTS = (
@@ -99,6 +102,7 @@ DELTAS = (
         fixed_faults=(LunaFault.LINEAR_ROWS, LunaFault.DIV_SCALE),
         new_faults=(LunaFault.MUL_STOPS, LunaFault.DIV_STOPS, LunaFault.NORM_SHARED),
         packing={
+            "unmeasured_plans": list_other_operators(VENUSA, measured=_MEASURED_IN_308),
             "multirow_linear_needs_psram": False,
             "linear_output_bits": (8, 16, 32),
             "work_areas": {"LinearInt": "input or output"},
@@ -132,6 +136,7 @@ DELTAS = (
             "operators": (*VENUSA.operators, "QGelu", "QSwish"),
             "unwritten_operators": ("QGelu", "QSwish"),
             "unverified_operators": (),
+            "unmeasured_plans": list_other_operators(VENUSA, measured=()),
             "lut_input_bits": {"iqSigmoid": 8},
             "refuses_lut_widths": True,
             "pool": {"correct_rescales": (AverageRescale.SHIFTED,)},
@@ -163,6 +168,8 @@ DELTAS = (
             "operators": (*VENUSA.operators, *_LATER_OPERATORS),
             "unwritten_operators": _LATER_OPERATORS,
             "has_32bit_lstm_state": False,
+            # Their work areas changed, and were measured for small tensors only.
+            "unmeasured_plans": ("iqAdd", "iqCat"),
             "left_shifted_sums": ("iqAdd",),
             "wide_linear": ((32, 32, 32), (32, 32, 8), (8, 32, 32)),
             "overruns": {

@@ -20,6 +20,7 @@ from ...runtime.memory import choose_batch_size, trim_memory
 from ...runtime.provenance import store_provenance
 from ...runtime.session import open_lowered_session
 from ...runtime.streaming import make_zero_states
+from ...runtime.version_compatibility import compare_versions
 from ...targets import DEFAULT, Target
 from ...targets.objective import ACCURACY, OBJECTIVE_KEY
 from ..legalize import AppliedRewrite
@@ -222,7 +223,15 @@ class Candidate:
             warnings[index] += self._describe_break()
         if check.changed_outputs:
             warnings.insert(0, check.format_warning())
-        return replace(report, fitted=fitted, saved=saved, warnings=warnings)
+        versions = compare_versions(report.packed_parts, self.planned.target)
+        return replace(
+            report,
+            fitted=fitted,
+            saved=saved,
+            warnings=warnings,
+            versions=versions,
+            packed_parts=(),
+        )
 
     def _describe_break(self) -> str:
         """Describe the node where an output breaks; see `describe_break`."""

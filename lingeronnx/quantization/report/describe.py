@@ -13,6 +13,7 @@ from ...ir.name_mapping import NameMapping
 from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...operators.chip_part import extract_chip_part, is_host_dequant
 from ...runtime.program_parts import ProgramPart
+from ...runtime.version_compatibility import PackedPart
 from ...targets import Verdict, describe_unmeasured
 from ...targets.latency import CycleSavings
 from ...targets.verdict import combine_bases
@@ -44,10 +45,13 @@ class _ChipEvaluation:
         Report on the parts; empty if the graph is not split.
     parts
         The parts.
+    packed
+        The graph as one part with its arguments; None if it has several parts.
     """
 
     verdict: Verdict | None = None
     packer_args: str = ""
+    packed: PackedPart | None = None
     program: ProgramReport = field(default_factory=ProgramReport)
     parts: Sequence[ProgramPart] = ()
 
@@ -60,6 +64,15 @@ class _ChipEvaluation:
     def basis(self) -> str:
         """What the claim that all chip parts run stands on; see `Verdict.basis`."""
         return combine_bases(self.chip_verdicts)
+
+    @property
+    def packed_parts(self) -> tuple[PackedPart, ...]:
+        """The parts with their packer arguments if the chip runs all of them, else ()."""
+        if self.is_chip_ready:
+            return () if self.packed is None else (self.packed,)
+        if not self.program.runs_correctly:
+            return ()
+        return tuple(PackedPart(part.graph, part.choice.argv) for part in self.parts if part.chip)
 
     @property
     def chip_verdicts(self) -> tuple[Verdict, ...]:
@@ -149,6 +162,7 @@ def build_report(
         program=chip.program,
         merges=find_merge_options([entry.node for entry in fallbacks], partition.graph, target),
         full=prepared.conf.notes == "full",
+        packed_parts=chip.packed_parts,
         taken=planned.imported_qparams,
         refused=planned.rejected_tensors,
     )
@@ -174,10 +188,11 @@ def _evaluate_chip(
     target = planned.target
     evaluation = _ChipEvaluation()
     if is_contiguous:
-        packed = target.evaluate_packing(
-            extract_chip_part(target.with_safe_names(graph, names), target)
+        part = extract_chip_part(target.with_safe_names(graph, names), target)
+        choice = target.evaluate_packing(part)
+        evaluation = _ChipEvaluation(
+            choice.verdict, choice.command_line, PackedPart(part, choice.argv)
         )
-        evaluation = _ChipEvaluation(packed.verdict, packed.command_line)
     if planned.config.in_parts and not evaluation.is_chip_ready:
         program, parts = build_program_report(graph, target, names)
         evaluation = replace(evaluation, program=program, parts=parts)

@@ -22,8 +22,10 @@ from ...common.text import (
 from ...ir import ir
 from ...operators.macs import count_macs
 from ...runtime.evaluation import Evaluation
+from ...runtime.version_compatibility import PackedPart
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
+from ...targets.version_compatibility import VersionTable
 from ..legalize import AppliedRewrite
 from ..partition import consumers_of, producers_of
 from ..scales.imported_scales import ImportedQParams
@@ -158,6 +160,11 @@ class Report:
         Parts of the program, if float operators split the chip's work.
     merges
         Options to run float operators between chip parts on a chip.
+    versions
+        Versions of packer and executor on which the file gives the same integers, and those on
+        which its memory plan is safe; empty for a file that the chip does not run.
+    packed_parts
+        The parts that the chip runs, with their packer arguments; not written to files.
     """
 
     platform: str
@@ -194,6 +201,8 @@ class Report:
     macs: MacShares = field(default_factory=MacShares)
     time: CallLatency = field(default_factory=CallLatency)
     chip_ready_basis: str = ""
+    versions: VersionTable = field(default_factory=VersionTable)
+    packed_parts: Sequence[PackedPart] = field(default=(), repr=False, compare=False)
 
     def with_accuracy(self, evaluation: Evaluation) -> Report:
         """Return a copy with a measured accuracy; its warnings come first, each once."""
@@ -339,6 +348,7 @@ class Report:
             "training": [dict(line) for line in self.training],
             "scales_taken": [conversion.to_dict() for conversion in self.taken],
             "scales_refused": dict(self.refused),
+            "versions": self.versions.to_dict(),
         }
 
 

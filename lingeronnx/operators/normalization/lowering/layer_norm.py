@@ -139,6 +139,7 @@ class LayerNorm(Op):
         arithmetic = context.target.get_arithmetic(self.name, LayerNormArithmetic)
         if arithmetic is not None and arithmetic.factor_bits == 16:
             weight = context.widen_to_int16(weight)
+            attrs["parameter_bits"] = 16
         fraction_bits = get_normalized_fraction_bits(arithmetic)
         bias = context.bias(node, 2, 2.0**fraction_bits * w.scale, repeat)
         if not bias:
