@@ -20,10 +20,10 @@ from ..targets import Target, Verdict, VerdictFinding, get_versions
 from ..targets.version_compatibility import PlanStatus, VersionCompatibility, VersionTable
 from .integer.runner import IntegerRunner
 
-__all__ = ["PackedPart", "compare_versions", "group_equal_versions"]
+__all__ = ["VersionedPart", "compare_versions", "group_equal_versions"]
 
 
-class PackedPart(NamedTuple):
+class VersionedPart(NamedTuple):
     """A part of a model that a chip runs, with the arguments of the packer."""
 
     graph: ir.Model
@@ -33,7 +33,7 @@ class PackedPart(NamedTuple):
 class _PartComparison:
     """Compares versions on one part; kernels of the version that it is for are bound once."""
 
-    def __init__(self, part: PackedPart, base: Target) -> None:
+    def __init__(self, part: VersionedPart, base: Target) -> None:
         """Compare with version `base`, for which `part` was written."""
         self._graph, self._argv, self._base = part.graph, part.argv, base
         self._proto = ir.to_proto(part.graph)
@@ -86,7 +86,7 @@ class _PartComparison:
         )
 
 
-def compare_versions(parts: Sequence[PackedPart], target: Target) -> VersionTable:
+def compare_versions(parts: Sequence[VersionedPart], target: Target) -> VersionTable:
     """Compare the versions of the chip of `target` on the parts of a model that it runs.
 
     The table is empty if there are no parts, or the chip has one version only.

@@ -20,7 +20,7 @@ from ...quantization.report import FloatNode, split_float_nodes
 from ...quantization.report.merges import find_merge_options
 from ...quantization.report.program import build_program_report
 from ...runtime.integer.runner import detect_target
-from ...runtime.version_compatibility import PackedPart, compare_versions
+from ...runtime.version_compatibility import VersionedPart, compare_versions
 from ...targets import (
     DEFAULT,
     DEFAULT_LATENCY_OPTIONS,
@@ -116,7 +116,7 @@ def check_packed(
     )
     parts = []
     if graph is not None and choice.verdict.is_chip_ready:
-        parts.append(PackedPart(ir.from_proto(part), choice.argv))
+        parts.append(VersionedPart(ir.from_proto(part), choice.argv))
     versions = compare_versions(parts, target)
     return replace(check, choice=choice, time=time, versions=versions)
 
@@ -144,7 +144,7 @@ def _add_parts(
     none), options to merge parts, and the time of a call.
     """
     program, parts = build_program_report(graph, target, target.vendor.names(graph))
-    packed_parts = [PackedPart(part.graph, part.choice.argv) for part in parts if part.chip]
+    packed_parts = [VersionedPart(part.graph, part.choice.argv) for part in parts if part.chip]
     float_names = {entry.node for entry in floats}
     chip_macs = sum(part.macs for part in program.chip)
     host_macs = sum(count_macs(node) for node in graph.graph if str(node.name) in float_names)

@@ -13,7 +13,7 @@ from ...ir.name_mapping import NameMapping
 from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...operators.chip_part import extract_chip_part, is_host_dequant
 from ...runtime.program_parts import ProgramPart
-from ...runtime.version_compatibility import PackedPart
+from ...runtime.version_compatibility import VersionedPart
 from ...targets import Verdict, describe_unmeasured
 from ...targets.latency import CycleSavings
 from ...targets.verdict import combine_bases
@@ -51,7 +51,7 @@ class _ChipEvaluation:
 
     verdict: Verdict | None = None
     packer_args: str = ""
-    packed: PackedPart | None = None
+    packed: VersionedPart | None = None
     program: ProgramReport = field(default_factory=ProgramReport)
     parts: Sequence[ProgramPart] = ()
 
@@ -66,13 +66,15 @@ class _ChipEvaluation:
         return combine_bases(self.chip_verdicts)
 
     @property
-    def packed_parts(self) -> tuple[PackedPart, ...]:
+    def packed_parts(self) -> tuple[VersionedPart, ...]:
         """The parts with their packer arguments if the chip runs all of them, else ()."""
         if self.is_chip_ready:
             return () if self.packed is None else (self.packed,)
         if not self.program.runs_correctly:
             return ()
-        return tuple(PackedPart(part.graph, part.choice.argv) for part in self.parts if part.chip)
+        return tuple(
+            VersionedPart(part.graph, part.choice.argv) for part in self.parts if part.chip
+        )
 
     @property
     def chip_verdicts(self) -> tuple[Verdict, ...]:
@@ -191,7 +193,7 @@ def _evaluate_chip(
         part = extract_chip_part(target.with_safe_names(graph, names), target)
         choice = target.evaluate_packing(part)
         evaluation = _ChipEvaluation(
-            choice.verdict, choice.command_line, PackedPart(part, choice.argv)
+            choice.verdict, choice.command_line, VersionedPart(part, choice.argv)
         )
     if planned.config.in_parts and not evaluation.is_chip_ready:
         program, parts = build_program_report(graph, target, names)

@@ -22,7 +22,7 @@ from ...common.text import (
 from ...ir import ir
 from ...operators.macs import count_macs
 from ...runtime.evaluation import Evaluation
-from ...runtime.version_compatibility import PackedPart
+from ...runtime.version_compatibility import VersionedPart
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
 from ...targets.version_compatibility import VersionTable
@@ -202,7 +202,7 @@ class Report:
     time: CallLatency = field(default_factory=CallLatency)
     chip_ready_basis: str = ""
     versions: VersionTable = field(default_factory=VersionTable)
-    packed_parts: Sequence[PackedPart] = field(default=(), repr=False, compare=False)
+    packed_parts: Sequence[VersionedPart] = field(default=(), repr=False, compare=False)
 
     def with_accuracy(self, evaluation: Evaluation) -> Report:
         """Return a copy with a measured accuracy; its warnings come first, each once."""
