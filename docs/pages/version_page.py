@@ -25,9 +25,9 @@ board decides the integers. lingeronnx describes each version as a target of its
 Without a version the target is that of 3.0.4. The report of `quantize` and of `check` has two lists for the written
 file, and names the nodes that narrow them:
 
-- `same integers`: the versions whose packer takes the file and whose executor computes the same integers. The package
+- *same integers*: the versions whose packer takes the file and whose executor computes the same integers. The package
   is made by the packer of the same version.
-- `safe plan`: the versions on which no byte is known to be written past the memory plan. A version whose planned bytes
+- *safe plan*: the versions on which no byte is known to be written past the memory plan. A version whose planned bytes
   were not measured for an operator of the file is not among them.
 
 *Measured* means that the unchanged packer and executor of this version were run on a PC. What is *read only* is known

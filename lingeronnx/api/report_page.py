@@ -213,7 +213,7 @@ def _list_facts(report: Report) -> list[tuple[str, object]]:
         ("integer layers", f"{sum(report.layers.values())}: {layer_counts}"),
         ("integer MACs", report.macs_text),
     ]
-    facts += report.versions.format_lines()[:2]
+    facts += report.versions.format_lists()
     facts += [("fidelity", report.fidelity_text(name)) for name in report.outputs]
     if report.accuracy is not None:
         facts.append(("accuracy", report.accuracy_text))

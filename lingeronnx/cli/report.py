@@ -36,7 +36,6 @@ from .show import (
 if TYPE_CHECKING:
     from ..quantization import WrittenFiles
     from ..quantization.report import Report
-    from ..targets.version_compatibility import VersionTable
     from .demo_model import Demo
     from .rich_console import EscapingConsole
 
@@ -190,21 +189,22 @@ def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
     rows += [("too slow", str(finding), "red") for finding in report.time.findings]
     merges = truncate_lines(list(map(str, report.merges)), max_lines)
     rows += [("fewer parts", line, "") for line in merges]
-    return rows + format_version_rows(report.versions, max_lines)
+    return rows + _format_version_rows(report, max_lines)
 
 
-def format_version_rows(versions: VersionTable, max_lines: int) -> list[_Row]:
+def _format_version_rows(report: Report, max_lines: int) -> list[_Row]:
     """Return the rows (label, value, style) on versions of packer and executor.
 
-    They are the versions with equal integers, those with a safe plan, and at most `max_lines`
-    rules that narrow them.
+    A short report has one row with both lists, and a node that narrows them if `max_lines` is above
+    2. A full one has a row for each, with versions that
+    were not measured, and one for each rule that narrows them.
     """
-    lines = versions.format_lines()
-    reasons = truncate_lines([text for _, text in lines[2:]], max_lines)
-    return [
-        *((label, text, "") for label, text in lines[:2]),
-        *(("other versions", reason, "") for reason in reasons),
-    ]
+    versions = report.versions
+    if not report.full:
+        summary = versions.format_summary(with_nodes=max_lines > 2)
+        return [("versions", summary, "")] if summary else []
+    rows = [("versions", f"{label} {text}", "") for label, text in versions.format_lists()]
+    return rows + [("versions", reason, "") for reason in versions.format_reasons()]
 
 
 def _figure_rows(report: Report, max_lines: int) -> list[_Row]:

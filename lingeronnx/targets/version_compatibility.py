@@ -87,8 +87,38 @@ class VersionTable:
             "versions": [row.to_dict() for row in self.rows],
         }
 
-    def format_lines(self) -> list[tuple[str, str]]:
-        """Format both lists, and a line for each rule that narrows them, as (label, text)."""
+    def format_summary(self, with_nodes: bool = True) -> str:
+        """Format both lists, measured versions only, as one line; "" for an empty table.
+
+        Parameters
+        ----------
+        with_nodes
+            Append the first node that narrows the lists on a measured version, and the number of
+            further ones.
+        """
+        if not self.rows:
+            return ""
+        measured = {row.version for row in self.rows if row.basis == "measured"}
+        equal = [version for version in self.equal_integers if version in measured]
+        text = (
+            f"same integers on {', '.join(equal) or 'none'}; "
+            f"safe plan on {', '.join(self.safe_plans) or 'none'}"
+        )
+        nodes = dict.fromkeys(
+            finding.node
+            for row in self.rows
+            if row.version in measured
+            for finding in row.findings
+            if finding.level != "unmeasured"
+        )
+        if not nodes or not with_nodes:
+            return text
+        return f"{text}; narrowed by {next(iter(nodes))}" + (
+            f" and {len(nodes) - 1} more nodes" if len(nodes) > 1 else ""
+        )
+
+    def format_lists(self) -> list[tuple[str, str]]:
+        """Format each list as (label, text), with read and unmeasured versions; [] if empty."""
         if not self.rows:
             return []
         equal = self._format_versions(self.equal_integers)
@@ -96,11 +126,7 @@ class VersionTable:
         unmeasured = [row.version for row in self.rows if row.plan == "unmeasured"]
         if unmeasured:
             safe += f"; not measured: {', '.join(unmeasured)}"
-        return [
-            ("same integers", equal),
-            ("safe plan", safe),
-            *(("other versions", line) for line in self.format_reasons()),
-        ]
+        return [("same integers on", equal), ("safe plan on", safe)]
 
     def _format_versions(self, versions: Sequence[str]) -> str:
         """Format versions as "3.0.4, 3.0.8; read: 3.0.5"; "no measured version" if none is."""

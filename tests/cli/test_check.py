@@ -43,8 +43,8 @@ def test_command(tmp_path, integer):
     assert (shown.exit_code, json.loads(shown.stdout), shown.stderr) == (1, body, bad.stdout)
     good = run(tmp_path / "good.onnx")
     first, packed, time, same, safe, cost, head, *layers = good.stdout.splitlines()
-    assert same.startswith("same integers: 3.0.4, ")
-    assert safe.startswith("safe plan: 3.0.4, ")
+    assert same.startswith("same integers on 3.0.4, ")
+    assert safe.startswith("safe plan on 3.0.4, ")
     assert (good.exit_code, first) == (0, "no limit of venus is exceeded")
     assert packed == "packed with -p venus -d False: it packs and is correct by measured rules"
     assert time.startswith("time on venus: no published timing data for venus")

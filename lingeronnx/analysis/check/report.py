@@ -426,8 +426,9 @@ class Check(Sequence[Violation]):
 
         At most `max_lines` lines on what narrows them; None: all.
         """
-        lines = [f"{label}: {text}" for label, text in self.versions.format_lines()]
-        return [*lines[:2], *truncate_lines(lines[2:], max_lines)]
+        lines = [f"{label} {text}" for label, text in self.versions.format_lists()]
+        reasons = [f"version {reason}" for reason in self.versions.format_reasons()]
+        return [*lines, *truncate_lines(reasons, max_lines)]
 
     def _format_cost(self, free_lines: int | None) -> list[str]:
         """Return the cost on the chip as lines, which fit in `free_lines`, or one line with totals.
