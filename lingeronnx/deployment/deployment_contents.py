@@ -36,7 +36,7 @@ from .header import make_constant_lines, make_header
 from .host_dumps import HOST_LIMITS_KEY
 from .host_tolerances import compute_host_tolerances
 from .ports import Port, Ports, make_ports
-from .readme import make_readme
+from .readme import FolderFacts, make_details, make_readme
 from .simulation import SampleRun, SimulatedGraph
 
 __all__ = ["DeploymentContents", "PartitionedGraph", "partition_graph", "ports_to_dict"]
@@ -269,7 +269,12 @@ class DeploymentContents:
                 else []
             )
             write_program(
-                folder, self.program, self.calls, self.separate_packages, "\n".join(constant_lines)
+                folder,
+                self.program,
+                self.target,
+                self.calls,
+                self.separate_packages,
+                "\n".join(constant_lines),
             )
         self._write_golden(folder / "golden")
         return commands
@@ -371,7 +376,7 @@ class DeploymentContents:
         write_manifest: Callable[[Path, Mapping[str, object]], None],
         object_sizes: ProgramSizes | None = None,
     ) -> None:
-        """Write README.md and the manifest; both list the other files, which must exist already.
+        """Write README.md, DETAILS.md and the manifest, which list the other, existing files.
 
         Parameters
         ----------
@@ -387,7 +392,7 @@ class DeploymentContents:
             Sizes of the program in `folder`, if there is one.
         """
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        text = make_readme(
+        facts = FolderFacts(
             self.stem,
             self.target.name,
             "; ".join(commands),
@@ -400,7 +405,8 @@ class DeploymentContents:
             program=self.program,
             object_sizes=object_sizes,
         )
-        write_text(folder / "README.md", text)
+        write_text(folder / "README.md", make_readme(facts))
+        write_text(folder / "DETAILS.md", make_details(facts))
         files = [
             self.partition.get_file_name(self.stem, part) for part in self.partition.unique_parts
         ]

@@ -1,77 +1,111 @@
-"""Write the README of a deployed folder: steps, inputs and outputs, time and sizes."""
+"""Write README.md and DETAILS.md of a deployed folder: steps, ports, program, time and sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..common.escaping import escape_markdown, format_markdown_code, make_c_identifier
 from ..targets import CallLatency, GraphCost
-from .c_program.guide import make_program_guide
+from .c_program.guide import make_program_guide, make_program_summary
 from .c_program.object_sizes import ProgramSizes
 from .c_program.program import BoardProgram, ChipPart
 from .ports import Port, Ports, format_shape
 
-__all__ = ["make_readme"]
+__all__ = ["FolderFacts", "make_details", "make_readme"]
 
 
-def make_readme(
-    name: str,
-    platform: str,
-    command: str,
-    ports: Ports,
-    sizes: Mapping[str, int],
-    weights: int,
-    costs: Mapping[str, GraphCost | None],
-    notes: Sequence[str],
-    time: CallLatency,
-    program: BoardProgram | None = None,
-    object_sizes: ProgramSizes | None = None,
-) -> str:
-    """Return the text of the README.
+@dataclass(frozen=True)
+class FolderFacts:
+    """What README.md and DETAILS.md of a deployed folder state.
 
-    Parameters
-    ----------
-    name, platform
-        Stem of the files, and the chip.
-    command
-        Packer command.
-    ports
-        Inputs, outputs and states of the first chip part.
-    sizes
-        Bytes of each file, by path.
-    weights
-        Bytes of the chip parts' constants.
-    costs
-        Cost of each chip part, by part name.
-    notes
-        Remarks for the user.
-    time
-        Estimated time of a call.
-    program, object_sizes
-        The C program, and the sizes of its object files, if one is written.
+    name, platform : stem of the files, and the chip. command : packer command. ports : inputs,
+    outputs and states of the first chip part. sizes : bytes of each file, by path. weights : bytes
+    of the chip parts' constants. costs : cost of each chip part, by part name. notes : remarks for
+    the user. time : estimated time of a call. program, object_sizes : the C program, and the sizes
+    of its object files, if one is written.
     """
-    lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
-    lines += [f"Note: {escape_markdown(note)}." for note in notes] + [""] * bool(notes)
-    lines += ["## Steps", "", *_iterate_steps(name, command, ports, sizes, program)]
+
+    name: str
+    platform: str
+    command: str
+    ports: Ports
+    sizes: Mapping[str, int]
+    weights: int
+    costs: Mapping[str, GraphCost | None]
+    notes: Sequence[str]
+    time: CallLatency
+    program: BoardProgram | None = None
+    object_sizes: ProgramSizes | None = None
+
+
+def make_readme(facts: FolderFacts) -> str:
+    """Return the text of README.md: steps, inputs and outputs, memory, firmware; one screen."""
+    lines = [
+        f"# {facts.name} on {facts.platform}",
+        "",
+        (
+            "Made by `lingeronnx deploy`. [DETAILS.md](DETAILS.md) has parts, memory, object "
+            "files, builds, troubleshooting, time by layer and sizes of files."
+        ),
+        "",
+    ]
+    lines += [f"Note: {escape_markdown(note)}." for note in facts.notes]
+    lines += [""] * bool(facts.notes)
+    program, object_sizes = facts.program, facts.object_sizes
+    lines += ["## Steps", ""]
+    lines += _iterate_steps(facts.name, facts.command, facts.ports, facts.sizes, program)
     lines.append("")
+    if program is None or len(program.chip) == 1:
+        lines += ["## Inputs and outputs of the chip", ""]
+        lines += _shorten_table(list(_iterate_port_table(facts.ports)))
+        lines += ["", *_iterate_states(facts.ports)]
+    if program is not None and object_sizes is not None:
+        lines += make_program_summary(program, object_sizes)
+    lines += [sentence + "." for sentence in _format_time(facts.time)]
+    if len(facts.costs) <= _MAX_README_COSTS:
+        lines += _iterate_costs(facts.costs)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def make_details(facts: FolderFacts) -> str:
+    """Return the text of DETAILS.md, which has what README.md leaves out."""
+    program, object_sizes = facts.program, facts.object_sizes
+    lines = [f"# Details of {facts.name} on {facts.platform}", ""]
     if program is not None and object_sizes is not None:
         lines += make_program_guide(program, object_sizes)
-    lines += _iterate_io_sections(ports, costs, program)
-    lines += _iterate_latency_section(time)
+    lines += _iterate_io_sections(facts.ports, facts.costs, program)
+    lines += _iterate_latency_section(facts.time)
     lines += [
         "## Sizes",
         "",
-        f"Constants of the chip graph: {weights} bytes.",
-        *_iterate_costs(costs),
+        f"Constants of the chip graph: {facts.weights} bytes.",
+        *_iterate_costs(facts.costs),
         "",
     ]
     lines += ["| file | bytes |", "|---|---:|"]
     lines += [
-        f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")
+        f"| {file} | {size} |"
+        for file, size in facts.sizes.items()
+        if not file.startswith("golden/")
     ]
-    golden = [size for file, size in sizes.items() if file.startswith("golden/")]
+    golden = [size for file, size in facts.sizes.items() if file.startswith("golden/")]
     lines += [f"| golden/ ({len(golden)} files) | {sum(golden)} |"]
     return "\n".join(lines) + "\n"
+
+
+#: Rows of a table in README.md; DETAILS.md has all.
+_MAX_README_ROWS = 10
+#: Chip parts whose cost README.md states.
+_MAX_README_COSTS = 2
+
+
+def _shorten_table(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines of a Markdown table with at most `_MAX_README_ROWS` rows, and a remark."""
+    end = 2 + _MAX_README_ROWS
+    if len(lines) <= end:
+        return lines
+    return [*lines[:end], "", f"{len(lines) - end} more are in DETAILS.md."]
 
 
 def _iterate_steps(
@@ -84,7 +118,7 @@ def _iterate_steps(
     """
     if program is not None and len(program.chip) > 1:
         yield f"1. Pack: `sh pack.sh`, which runs {format_markdown_code(command)}."
-        yield f"2. Build the program, and call `{program.prefix}_run()`: below."
+        yield f"2. Build the program, and call `{program.prefix}_run()`: see below."
         yield f"3. Verify the board: `{program.prefix}_self_test()`, or `main.c` over `golden/`."
         return
     head, tail = (f"{name}_host_{position}.onnx" for position in ("head", "tail"))
@@ -177,10 +211,10 @@ def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
 
     At most _MAX_LISTED_LAYERS layers, with the number of omitted ones; no table without a latency.
     """
-    sentences = [line[0].upper() + line[1:] for line in time.lines()]
+    sentences = _format_time(time)
     if sentences:
         yield from ("## Time on the chip", "")
-        yield from (f"{escape_markdown(sentence)}." for sentence in sentences)
+        yield from (f"{sentence}." for sentence in sentences)
         yield ""
     if time.latency is None:
         return
@@ -201,6 +235,11 @@ def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
 
 
 _MAX_LISTED_LAYERS = 12
+
+
+def _format_time(time: CallLatency) -> list[str]:
+    """Return sentences without a full stop on the estimated time of a call, for Markdown."""
+    return [escape_markdown(line[0].upper() + line[1:]) for line in time.lines()]
 
 
 def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..targets._target import AppliedRewrite, Fault, LimitCheck, Target
+from ..targets.board_support import BoardSupport
 from ..targets.verdict import PackerArguments
 from .packer_profile import PackerVendor
 
@@ -185,3 +186,9 @@ class LunaVendor(PackerVendor):
         from .arguments.selection import format_command
 
         return format_command(argv, graph_path, package_path)
+
+    def get_board_support(self) -> BoardSupport:
+        """Return names of the vendor's SDK for firmware of the chip."""
+        from .board_support import BOARD_SUPPORT
+
+        return BOARD_SUPPORT.get(self.packing.name, BoardSupport())

@@ -9,6 +9,7 @@
 `timing_calibration`      kernel costs fitted to the log of a board
 `arithmetic`              how an operator computes
 `limits`                  limits of an operator on a target
+`board_support`           names of a chip's SDK that firmware needs
 `evidence`                what was measured of an executor, and what is only read
 `generic`                 the idealised target
 `registry`                the known targets, loaded on first use: vendors import this package

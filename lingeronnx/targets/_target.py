@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..ir import ir
     from ..ir.name_mapping import NameMapping
     from .board_profile import BoardProfile
+    from .board_support import BoardSupport
     from .timing_calibration import TimingCalibration
 
 __all__ = [
@@ -253,6 +254,12 @@ class Vendor:
         "" in this base, which has no packer.
         """
         return ""
+
+    def get_board_support(self) -> BoardSupport:
+        """Return names of the chip's SDK for firmware; this base knows none."""
+        from .board_support import BoardSupport
+
+        return BoardSupport()
 
 
 _VERSION_MARK = "@"

@@ -240,12 +240,14 @@ def test_manifest(ends, spotter):
 
 def sizes_are_true(folder, stem):
     """Compare what the README says with the files."""
-    text = (folder / "README.md").read_text()
+    text = (folder / "DETAILS.md").read_text()
     rows = {m[1]: int(m[2]) for m in re.finditer(r"^\| ([^|]+?) \| (\d+) \|$", text, re.M)}
     golden = [f.stat().st_size for f in (folder / "golden").rglob("*") if f.is_file()]
     assert rows.pop(f"golden/ ({len(golden)} files)") == sum(golden)
     beside = {f.name: f.stat().st_size for f in folder.iterdir() if f.is_file()}
-    assert rows == {n: s for n, s in beside.items() if n not in ("README.md", "manifest.json")}
+    assert rows == {
+        n: s for n, s in beside.items() if n not in ("README.md", "DETAILS.md", "manifest.json")
+    }
     constants = onnx.load(folder / f"{stem}_chip.onnx").graph.initializer
     assert (
         "Constants of the chip graph: "
@@ -262,9 +264,13 @@ def test_readme(ends, spotter):
         sizes_are_true(done.folder, stem)
         text = (done.folder / "README.md").read_text()
         assert done.command in text
+        assert len(text.splitlines()) <= 60
+        details = (done.folder / "DETAILS.md").read_text()
         for name in done.files:
             assert (
-                name in text or name.startswith("golden/") or name in ("README.md", "manifest.json")
+                name in details
+                or name.startswith("golden/")
+                or name in ("README.md", "DETAILS.md", "manifest.json")
             )
 
 

@@ -1,4 +1,7 @@
-"""Write the README section on a program: parts, memory, building, updating and troubleshooting."""
+"""Write the sections on a program in README.md and DETAILS.md of a deployed folder.
+
+The README has a summary; the details have parts, memory, building, updating and troubleshooting.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,17 @@ from .packages import EXECUTOR_VERSION
 from .program import BoardProgram, ChipPart
 from .source_files import UNREPORTED_PSRAM_BYTES, StaticMemory
 
-__all__ = ["make_program_guide"]
+__all__ = ["make_program_guide", "make_program_summary"]
 
 
 def make_program_guide(program: BoardProgram, object_sizes: ProgramSizes) -> list[str]:
-    """Return the README section on a C program, as lines of Markdown.
+    """Return the section of DETAILS.md on a C program, as lines of Markdown.
 
     It has parts, memory, object files, building, updating and troubleshooting. `object_sizes` are
     those of the program.
     """
     return [
         "## The program",
-        "",
-        *_iterate_summary(program),
         "",
         *_iterate_io_table(program),
         "",
@@ -44,6 +45,55 @@ def make_program_guide(program: BoardProgram, object_sizes: ProgramSizes) -> lis
         *_iterate_troubleshooting(program),
         "",
     ]
+
+
+def make_program_summary(program: BoardProgram, object_sizes: ProgramSizes) -> list[str]:
+    """Return the README's section on a C program: memory, firmware, and what to do on failure."""
+    items = _iterate_summary_items(program, object_sizes)
+    return ["## The program", "", *_iterate_summary(program), "", *items, ""]
+
+
+def _iterate_summary_items(program: BoardProgram, object_sizes: ProgramSizes) -> Iterator[str]:
+    """Yield items of a Markdown list: build, board, memory, test, return codes."""
+    prefix, macro_prefix, stem = program.prefix, program.prefix.upper(), program.stem
+    total = object_sizes.get_program_total()
+    yield (
+        f"- **Build**: {_format_board_sources(program)} as C99 with the executor's "
+        "`thinker/thinker.h`, with `-ffp-contract=off` and without `-ffast-math`; "
+        "`CMakeLists.txt` and `Makefile` do it."
+    )
+    yield (
+        f"- **Board**: `{stem}_board.h` has sections, cache maintenance and locking for "
+        f"{program.platform}; pass it with "
+        f"`-D{macro_prefix}_BOARD_HEADER='\"{stem}_board.h\"'`. "
+        f"`{stem}_firmware.c` is an example. One call at a time; no heap."
+    )
+    yield (
+        f"- **Memory**: {total.static_bytes} bytes of `.data` + `.bss`: shared memory "
+        f"{total.shared_bytes}, psram {total.psram_bytes}, RAM {total.ram_bytes}; without stack, "
+        "C library and executor."
+    )
+    yield (
+        "- **Test on a PC**: `make THINKER=DIR check` with the vendor's library; `main.c` explains "
+        f"its exit codes. On the board: `{prefix}_self_test()` returns the first wrong part."
+    )
+    yield (
+        f"- **A code other than {macro_prefix}_OK**: `{stem}.h` explains each; DETAILS.md has the "
+        "steps of troubleshooting."
+    )
+
+
+def _format_board_sources(program: BoardProgram) -> str:
+    """Return the C files of the program for a board, with their number if they are many."""
+    sources = [f"`{program.stem}.c`", f"`{program.stem}_selftest.c`"]
+    sources += [f"`{program.stem}_{part.name}.c`" for part in program.unique_host_parts]
+    if len(sources) > _MAX_LISTED_SOURCES:
+        listed = ", ".join(sources[:_MAX_LISTED_SOURCES])
+        return f"{listed} and {len(sources) - _MAX_LISTED_SOURCES} more of the same kind"
+    return ", ".join(sources)
+
+
+_MAX_LISTED_SOURCES = 4
 
 
 def _iterate_summary(program: BoardProgram) -> Iterator[str]:

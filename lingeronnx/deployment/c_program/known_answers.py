@@ -181,6 +181,7 @@ def make_main_c(program: BoardProgram) -> str:
         "folder_chars": 1 + max(len(get_golden_folder(program, part)) for part in program.parts),
         "name_chars": 1 + max(len(part.name) for part in program.parts),
         "dump_name_chars": 1 + max(len(name.encode()) for name in dump_names),
+        "run_name_chars": len(f"call 2147483647: {program.prefix}_run") + 1,
         "most": max(max(len(part.sources), len(part.targets)) for part in program.parts),
         "files": "\n".join(_iterate_file_tables(program)),
         "buffers": "".join(_iterate_buffers(program, input_names, output_names)),

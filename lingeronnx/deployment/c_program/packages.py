@@ -82,6 +82,13 @@ PACKER_ENVIRONMENT = (
 )
 
 
+#: What pack.sh prints if the packer is not there.
+NO_PACKER = (
+    "tpacker is not on the PATH: it is the vendor's packer, in a virtual environment of its own; "
+    "activate that for this command, or add its bin folder to PATH."
+)
+
+
 def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[PackedPart]) -> str:
     """Return the text of pack.sh, which packs `parts` in order and adds their headers.
 
@@ -97,6 +104,11 @@ def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[Pac
         "# package: see README.md.",
         "set -eu",
         'cd "$(dirname "$0")"',
+        "",
+        "command -v tpacker > /dev/null || {",
+        f'  echo "{NO_PACKER}" >&2',
+        "  exit 1",
+        "}",
         "",
         "explain() {",
         f'  echo "{PACKER_ENVIRONMENT}" >&2',

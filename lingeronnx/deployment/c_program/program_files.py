@@ -14,6 +14,7 @@ from ...runtime.dump import write_npz
 from ...runtime.parts_runner import PartRun
 from ...targets import Target
 from ..dumps import to_raw_bytes
+from .firmware_files import make_board_header, make_firmware_c
 from .known_answers import get_golden_folder, make_main_c
 from .packages import PackedPart, compute_arguments_crc, format_pack_script, make_package_header
 from .program import BoardProgram, ChipPart, HostPart
@@ -86,11 +87,12 @@ def compute_crcs(folder: Path, program: BoardProgram) -> dict[str, int]:
 def write_program(
     folder: Path,
     program: BoardProgram,
+    target: Target,
     calls: Sequence[Sequence[PartRun]],
     separate_packages: bool,
     constants: str,
 ) -> None:
-    """Write the program's C files and header, main.c, Makefile and CMakeLists.txt.
+    """Write the program's C files and headers, main.c, Makefile, CMakeLists.txt, and the example.
 
     Parameters
     ----------
@@ -98,6 +100,8 @@ def write_program(
         The deployed folder, with the ONNX files of the parts.
     program
         The program.
+    target
+        The chip.
     calls
         Golden calls; the first one becomes the self-test.
     separate_packages
@@ -125,6 +129,8 @@ def write_program(
     }
     for name in ("Makefile", "CMakeLists.txt"):
         texts[name] = render_template(name, values)
+    texts[f"{stem}_board.h"] = make_board_header(program, target)
+    texts[f"{stem}_firmware.c"] = make_firmware_c(program, packages[0])
     for name, text in texts.items():
         write_text(folder / name, text)
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from lingeronnx.deployment.c_program.build import get_stub_folder
-from lingeronnx.deployment.c_program.packages import PACKER_ENVIRONMENT
+from lingeronnx.deployment.c_program.packages import NO_PACKER, PACKER_ENVIRONMENT
 from tests import nets
 
 from . import programs
@@ -80,3 +80,12 @@ def test_a_packer_that_fails_is_explained(case, tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == PACKER_ENVIRONMENT
+    packer.unlink()
+    done = subprocess.run(
+        ["sh", "pack.sh"],
+        cwd=folder,
+        env={"PATH": f"{packer.parent}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.strip()) == (1, NO_PACKER)

@@ -80,10 +80,15 @@ def run(folder, *words):
     subprocess.run(
         ["make", "-s", f"THINKER={library}"], cwd=folder, check=True, capture_output=True
     )
-    stem = next(folder.glob("*.pkg")).stem
-    words = [f"./{stem}_test", *map(str, words), f"{stem}.pkg"]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_test(folder, *words)
     return (done.stdout.splitlines() or [""])[-1]
+
+
+def run_test(folder, *words, package=None):
+    """Run the test that make built, on the package of the folder or another one."""
+    stem = next(folder.glob("*.pkg")).stem
+    words = [f"./{stem}_test", *map(str, words), package or f"{stem}.pkg"]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def changed(made, tmp_path, file, change):
@@ -99,7 +104,9 @@ def changed(made, tmp_path, file, change):
 
 def test_make_and_run(made):
     assert run(made.folder).startswith("PASS: 3 calls, each of 4 parts by itself and the whole")
-    calls = "".join((made.folder / name).read_text() for name in ("main.c", "README.md"))
+    calls = "".join(
+        (made.folder / name).read_text() for name in ("main.c", "README.md", "DETAILS.md")
+    )
     assert "0.05" not in calls
 
 
@@ -173,6 +180,43 @@ def test_a_wrong_integer_is_shown(made, tmp_path):
 )
 def test_words_that_mean_nothing(made, words, said):
     assert run(made.folder, *words).startswith(said)
+
+
+def test_exit_codes(made, tmp_path):
+    """main.c explains the codes that it returns, and names the meaning of a code of the program."""
+    comment = (made.folder / "main.c").read_text().partition("*/")[0]
+    assert re.findall(r"^ \*     (\d)  ", comment, re.MULTILINE) == ["0", "1", "2", "3", "4"]
+    folder = changed(made, tmp_path, "main.c", lambda text: text + "\n")
+    assert run(folder).startswith("PASS")
+    corrupt = bytearray((folder / "gap.pkg").read_bytes())
+    corrupt[100] ^= 1
+    (folder / "corrupt").write_bytes(corrupt)
+    wrong = folder / "golden/1/model_output0.bin"
+    cases = (
+        ({}, 0, "PASS"),
+        ({"package": "--no-option"}, 2, "usage"),
+        ({"package": "nowhere"}, 3, "cannot read nowhere"),
+        ({"package": "corrupt"}, 4, "gap_init returns -3 (a package is corrupt)"),
+    )
+    for options, code, message in cases:
+        done = run_test(folder, **options)
+        assert (done.returncode, message in done.stdout) == (code, True), done.stdout
+    done = run_test(folder, "--golden", "nowhere")
+    assert (done.returncode, "no call in nowhere" in done.stdout) == (3, True)
+    wrong.write_bytes(np.full(wrong.stat().st_size // 4, 1e3, np.float32).tobytes())
+    assert run_test(folder).returncode == 1
+    wrong.write_bytes(b"")
+    assert run_test(folder).returncode == 3
+
+
+def test_make_without_the_executor_names_it(made, tmp_path):
+    folder = tmp_path / "board"
+    shutil.copytree(made.folder, folder)
+    done = subprocess.run(["make"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "thinker/include/thinker/thinker.h does not exist" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    subprocess.run(["make", "-s", "clean"], cwd=folder, check=True)
 
 
 def test_a_wrong_host_part_is_named(made, tmp_path):

@@ -5,6 +5,13 @@
  * Runs the built-in vectors, then each part by itself on its golden inputs of each call in DIR (default: golden), then
  * the complete program, call by call. --dump writes the inputs and outputs of each part in the last call, for
  * `lingeronnx verify`; --stop N ends the first call after N parts. Both skip the tests of single parts.
+ *
+ * Exit codes:
+ *     0  PASS: every integer is equal, and every float within its tolerance; or --stop was reached
+ *     1  FAIL: an output of a part, of the complete program or of the built-in vectors differs; the line says which
+ *     2  usage: an unknown option, or another number of packages than ${UP}_PACKAGES
+ *     3  a package or a golden file is missing, or has another size: run pack.sh, start in this folder or pass --golden
+ *     4  a call of the program returned a code of ${stem}.h, which the line explains
  */
 #include "${stem}.h"
 
@@ -39,6 +46,29 @@ typedef struct {
 
 $files
 
+enum { DIFFERS = 1, USAGE = 2, NO_FILE = 3, CALL_FAILED = 4 }; /* exit codes */
+
+/* Print a return code of the program with its meaning, and return the exit code. */
+static int call_failed(const char *what, int rc)
+{
+    static const char meanings[][104] = { /* no pointers: they would be data that a loader relocates */
+        "a built-in vector",
+        "init was not called, or failed",
+        "a package is missing, truncated, or has no header of pack.sh",
+        "a package is corrupt",
+        "packed for another chip than $platform",
+        "packed from another graph or for another executor: run pack.sh, use files of one folder",
+        "a package is not aligned to 64 bytes",
+        "the executor needs more memory than ${UP}_SHARED_BYTES or ${UP}_PSRAM_BYTES",
+        "a call of the executor failed",
+        "the inputs or outputs of a package are not those of this program",
+        "stopped by the watch function"
+    };
+    const char *meaning = rc < 0 && rc >= -10 ? meanings[-rc] : "an unknown code";
+    printf("FAIL: %s returns %d (%s), the executor %d\n", what, rc, meaning, ${p}_executor_status());
+    return CALL_FAILED;
+}
+
 /* Read a complete file, aligned to 64 bytes; return NULL if it cannot be read. */
 static void *read_file(const char *path, size_t *size)
 {
@@ -72,7 +102,7 @@ static int read_array(const char *folder, int call, const char *what, int number
     fclose(file);
     if (found == bytes) return 1;
     printf("FAIL: %s holds %lu bytes, expected %lu\n", path, (unsigned long)found, (unsigned long)bytes);
-    exit(1);
+    exit(NO_FILE);
 }
 
 /* Return the range of a float output: its largest magnitude in all golden calls, because one may be nearly 0. */
@@ -132,7 +162,7 @@ static int unequal(int call, const char *name, const void *have, const void *wan
     return 0;
 }
 
-/* Run part `k` on its golden inputs of each call; if an output is wrong, print it and return 1. */
+/* Run part `k` on its golden inputs of each call. Print what is wrong and return an exit code; 0 if nothing is. */
 static int part_differs(const char *golden, int k, int calls)
 {
     const part_files *part = &files[k];
@@ -142,7 +172,7 @@ static int part_differs(const char *golden, int k, int calls)
     unsigned char *room = test.fields.room.bytes + (64 - (uintptr_t)test.fields.room.bytes % 64) % 64;
     const void *inputs[$most];
     void *outputs[$most];
-    double spans[$most];
+    double spans[$most] = {0.0};
     char path[1024], what[64];
     int call, i, rc;
     snprintf(path, sizeof path, "%soutput", part->folder);
@@ -162,7 +192,7 @@ static int part_differs(const char *golden, int k, int calls)
         }
         if (i != part->inputs) {
             printf("FAIL: call %d: no golden inputs of %s\n", call, part->name);
-            return 1;
+            return NO_FILE;
         }
         for (i = 0; i < part->outputs; i++) {
             outputs[i] = at;
@@ -170,8 +200,8 @@ static int part_differs(const char *golden, int k, int calls)
         }
         rc = ${p}_part(k, inputs, outputs);
         if (rc != ${UP}_OK) {
-            printf("FAIL: call %d: %s returns %d, the executor %d\n", call, part->name, rc, ${p}_executor_status());
-            return 1;
+            snprintf(what, sizeof what, "call %d: %s", call, part->name);
+            return call_failed(what, rc);
         }
         for (i = 0; i < part->outputs; i++) {
             uint32_t bytes = output_sizes[i];
@@ -179,15 +209,15 @@ static int part_differs(const char *golden, int k, int calls)
             snprintf(what, sizeof what, "%s by itself, output %d", part->name, i);
             if (!read_array(golden, call, path, i, at, bytes)) {
                 printf("FAIL: call %d: no golden outputs of %s\n", call, part->name);
-                return 1;
+                return NO_FILE;
             }
             if (limits[i] > 0.0) {
                 if (differs(call, what, (const float *)outputs[i], (const float *)(const void *)at,
                             bytes / sizeof(float), spans[i] * limits[i], &largest)) {
-                    return 1;
+                    return DIFFERS;
                 }
             } else if (unequal(call, what, outputs[i], at, bytes, widths[i])) {
-                return 1;
+                return DIFFERS;
             }
         }
     }
@@ -217,6 +247,7 @@ int main(int argc, char **argv)
 {
     ${p}_package packages[${UP}_PACKAGES];
     const char *golden = "golden";
+    char what[$run_name_chars];
     int given = 0, i, rc, call = 0, calls = 0, bad = 0;
     float largest = 0.0f;
     test.fields.stop = ${UP}_PARTS;
@@ -234,29 +265,29 @@ int main(int argc, char **argv)
             packages[given].data = read_file(argv[i], &packages[given].size);
             if (packages[given].data == NULL) {
                 printf("FAIL: cannot read %s\n", argv[i]);
-                return 1;
+                return NO_FILE;
             }
             given++;
         }
     }
     if (given != ${UP}_PACKAGES) {
+        printf("exit codes: 0 PASS, 1 values differ, 2 usage, 3 a file is missing, 4 a call of the program failed\n");
         printf("usage: %s [--golden DIR] [--dump DIR] [--stop N] PACKAGE... (%d of them)\n", argv[0], ${UP}_PACKAGES);
-        return 2;
+        return USAGE;
     }
     rc = ${p}_init(packages);
-    if (rc != ${UP}_OK) {
-        printf("FAIL: ${p}_init returns %d, the executor %d\n", rc, ${p}_executor_status());
-        return 1;
-    }
+    if (rc != ${UP}_OK) return call_failed("${p}_init", rc);
     rc = ${p}_self_test();
-    if (rc != ${UP}_OK) {
-        printf("FAIL: ${p}_self_test returns %d (%s), the executor %d\n", rc,
-               rc > 0 ? "the first bad part, counted from 1" : "a return code", ${p}_executor_status());
-        return 1;
+    if (rc > 0) {
+        printf("FAIL: ${p}_self_test returns %d (the first bad part, counted from 1), the executor %d\n", rc,
+               ${p}_executor_status());
+        return DIFFERS;
     }
+    if (rc != ${UP}_OK) return call_failed("${p}_self_test", rc);
     while (read_call(golden, calls)) calls++;
     for (i = 0; i < ${UP}_PARTS && test.fields.dump_folder == NULL && test.fields.stop == ${UP}_PARTS; i++) {
-        if (part_differs(golden, i, calls)) return 1;
+        rc = part_differs(golden, i, calls);
+        if (rc != 0) return rc;
     }
     read_ranges(golden);
 #ifdef ${UP}_WATCH
@@ -270,8 +301,8 @@ int main(int argc, char **argv)
             return 0;
         }
         if (rc != ${UP}_OK) {
-            printf("FAIL: call %d: ${p}_run returns %d, the executor %d\n", call, rc, ${p}_executor_status());
-            return 1;
+            snprintf(what, sizeof what, "call %d: ${p}_run", call);
+            return call_failed(what, rc);
         }
         bad |= compare_call(golden, call, &largest);
         if (bad) break;
@@ -280,9 +311,9 @@ int main(int argc, char **argv)
     ${p}_deinit();
     if (call == 0 && !bad) {
         printf("FAIL: no call in %s\n", golden);
-        return 1;
+        return NO_FILE;
     }
-    if (bad) return 1;
+    if (bad) return DIFFERS;
     printf("PASS: %d calls, each of %d parts by itself and the whole; largest difference %g\n", call, ${UP}_PARTS, (double)largest);
     return 0;
 }

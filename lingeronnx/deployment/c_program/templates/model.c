@@ -2,9 +2,21 @@
 #include "${stem}.h"
 #include "${stem}_host.h"
 #include "thinker/thinker.h"
+#ifdef ${UP}_BOARD_HEADER /* such as "${stem}_board.h": sections and cache maintenance of a board */
+#include ${UP}_BOARD_HEADER
+#endif
 
 #include <math.h>
 #include <string.h>
+
+/* ---- cache maintenance ---------------------------------------------------------------------------------------- */
+
+#ifndef ${UP}_CLEAN_CACHE /* writes data of the CPU to memory before the NPU reads them */
+#define ${UP}_CLEAN_CACHE(data, bytes) ((void)(data), (void)(bytes))
+#endif
+#ifndef ${UP}_INVALIDATE_CACHE /* drops cached data before the CPU reads what the NPU wrote */
+#define ${UP}_INVALIDATE_CACHE(data, bytes) ((void)(data), (void)(bytes))
+#endif
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
@@ -219,6 +231,7 @@ static int open_all(const ${p}_package *packages)
         size_t left = packages[blob].size, used = 0;
         if (at == NULL) return ${UP}_NO_PACKAGE;
         if ((uintptr_t)at % ALIGN) return ${UP}_MISALIGNED;
+        ${UP}_CLEAN_CACHE(at, left);
         while (left != 0) {
             rc = open_package(at, left, &used, &psram, &shared);
             if (rc != ${UP}_OK) return rc;
@@ -241,6 +254,10 @@ int ${p}_init(const ${p}_package *packages)
     if (failed(tInitialize())) return ${UP}_EXECUTOR;
     ram.fields.began = 1;
 #endif
+    memset(psram_memory, 0, sizeof psram_memory); /* sections of boards may be left as they are at start-up */
+    memset(aligned(shared_memory), 0, ${UP}_SHARED_BYTES);
+    ${UP}_CLEAN_CACHE(psram_memory, sizeof psram_memory);
+    ${UP}_CLEAN_CACHE(aligned(shared_memory), ${UP}_SHARED_BYTES);
     rc = open_all(packages);
     if (rc != ${UP}_OK) {
         int kept = ram.fields.status;
@@ -270,6 +287,11 @@ int ${p}_executor_status(void)
     return ram.fields.status;
 }
 
+static uint32_t bytes_of(const port *tensor)
+{
+    return tensor->count * (tensor->type & 15u); /* the low bits of a tDType are the bytes of an element */
+}
+
 static int forward(int k, const void *const *inputs)
 {
     tData data;
@@ -279,10 +301,11 @@ static int forward(int k, const void *const *inputs)
             const void *given;
             void *taken;
         } input; /* the executor only reads it, but its interface is not const */
-        int number = ram.fields.numbers[chip_parts[k].first_port + i];
+        int index = chip_parts[k].first_port + i, number = ram.fields.numbers[index];
         if (failed(tGetInputInfo(ram.fields.executors[k], number, &data))) return ${UP}_EXECUTOR;
         input.given = inputs[i];
         data.dptr_ = input.taken;
+        ${UP}_CLEAN_CACHE(inputs[i], bytes_of(&ports[index]));
         if (failed(tSetInput(ram.fields.executors[k], number, &data))) return ${UP}_EXECUTOR;
     }
     return failed(tForward(ram.fields.executors[k])) ? ${UP}_EXECUTOR : ${UP}_OK;
@@ -291,9 +314,10 @@ static int forward(int k, const void *const *inputs)
 static int output_of(int k, int i, const void **found)
 {
     tData data;
-    int number = ram.fields.numbers[chip_parts[k].first_port + chip_parts[k].inputs + i];
+    int index = chip_parts[k].first_port + chip_parts[k].inputs + i, number = ram.fields.numbers[index];
     if (failed(tGetOutput(ram.fields.executors[k], number, &data))) return ${UP}_EXECUTOR;
     if (data.dptr_ == NULL) return ${UP}_EXECUTOR;
+    ${UP}_INVALIDATE_CACHE(data.dptr_, bytes_of(&ports[index]));
     *found = data.dptr_;
     return ${UP}_OK;
 }
