@@ -307,14 +307,16 @@ def refine_layers(
                 kernel = replace(kernel, weight=weight)
                 array = _dequantize_weight(weight, plan, node)
                 ir.set_constant_input(model, node, 1, array, "refined")
-                walk.redo(kernel)
-        error = layer_target.mean_error(step.array)
+        outputs = walk.compute(kernel)
+        error = layer_target.mean_error(outputs)
+        output_bytes = outputs.nbytes
+        del outputs  # so that the memory can be reused for the corrected ones
         if np.any(error):
             shift, float_shift = _bias_shift(error, plan, node)
             bias = 0 if kernel.bias is None else kernel.bias
-            walk.redo(replace(kernel, bias=bias - shift))
+            walk.compute(replace(kernel, bias=bias - shift))
             _subtract_from_bias(model, node, float_shift)
-        if step.array.nbytes > _RELEASE_BYTES:
+        if output_bytes > _RELEASE_BYTES:
             trim_memory()
 
 

@@ -1,4 +1,4 @@
-"""Execute an integer graph step by step over one batch, with steps that can be repeated."""
+"""Execute an integer graph step by step over one batch, with kernels that may be replaced."""
 
 from __future__ import annotations
 
@@ -21,24 +21,20 @@ __all__ = ["GraphWalk", "WalkStep", "run_program"]
 
 @dataclass
 class WalkStep:
-    """One step of a walk.
+    """One step of a walk, before it is computed.
 
-    output : tensor that it writes. kernel : the kernel that computed it. inputs, array : arrays of
-    the complete batch; the inputs are released when the walk continues. Two steps have the output
-    of a node that writes floats: the one with the integers, and their Dequant.
+    output : tensor that it writes. kernel : its kernel. inputs : arrays of the complete batch,
+    released when the walk continues. Two steps have the output of a node that writes floats: the
+    one with the integers, and their Dequant.
     """
 
     output: str
     kernel: Any  # each operator has its class
     inputs: list[np.ndarray]
-    array: np.ndarray
 
 
 class GraphWalk:
-    """Executes a graph step by step over one batch.
-
-    A step can be repeated with another kernel before the walk continues.
-    """
+    """Executes a graph step by step over one batch, with the kernels that its user chooses."""
 
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:
         """Prepare to execute the steps of `binder` on `feed` (tensor name -> array) of one batch.
@@ -50,21 +46,20 @@ class GraphWalk:
         for index, step in enumerate(binder.steps):
             self._last_use.update(dict.fromkeys(step.inputs, index))
         self._step: Step | None = None
-        self._current: WalkStep | None = None
 
     def __iter__(self) -> Iterator[WalkStep]:
-        """Compute and yield one step after the other, on the complete batch.
+        """Yield one step after the other; each is computed on the complete batch.
 
-        When the next step is requested, the inputs of the last one are released that no later step
-        reads.
+        When the next step is requested, the last one is computed with its own kernel unless
+        `compute` was called, and the inputs are released that no later step reads.
         """
         for index, step in enumerate(self._binder.steps):
             self._step = step
-            self._compute(step)
             name, inputs = step.outputs[0], [self._arrays[source] for source in step.inputs]
             output = self._binder.integer_names.get(name, name)
-            self._current = WalkStep(output, step.kernel, inputs, self._arrays[name])
-            yield self._current
+            yield WalkStep(output, step.kernel, inputs)
+            if name not in self._arrays:
+                self.compute(step.kernel)
             inputs.clear()
             for name in dict.fromkeys(step.inputs):  # a step may read one tensor twice
                 if self._last_use[name] == index:
@@ -77,18 +72,16 @@ class GraphWalk:
         """
         return self._arrays.get(name)
 
-    def redo(self, kernel: Kernel) -> None:
-        """Compute the current step again with `kernel`; later steps read the new result.
+    def compute(self, kernel: Kernel) -> np.ndarray:
+        """Compute the current step with `kernel`, return its output; later steps read that.
 
-        The current `WalkStep` gets it as `array`; the old result is released first.
+        An earlier result of the step is released first.
         """
         assert self._step is not None
-        assert self._current is not None
-        self._current.array = np.empty(0)
         for name in self._step.outputs:
-            del self._arrays[name]
+            self._arrays.pop(name, None)
         self._compute(Step(kernel, self._step.inputs, self._step.outputs))
-        self._current.array = self._arrays[self._step.outputs[0]]
+        return self._arrays[self._step.outputs[0]]
 
     def _compute(self, step: Step) -> None:
         """Execute a step on the batch, and store its outputs.
