@@ -57,6 +57,11 @@ class EffortRecipe:
         """Whether slow methods of rounding, widths and scales are tried one by one."""
         return "methods" in self.trials
 
+    @property
+    def measures_stages(self) -> bool:
+        """Whether the model is also planned without the stages that move scales."""
+        return "stages" in self.trials
+
 
 _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
     {

@@ -108,7 +108,7 @@ class TensorStats:
         factors
             float64 [channels of axis 1] or [1]; the array is multiplied by them first.
         """
-        low, high = _value_range(array, factors) if span is None else span
+        low, high = _value_range(_channel_bounds(array, factors), factors) if span is None else span
         empty = cls(0, low, high, 0.0, _bin_exponent(low, high), np.zeros(2 * HALF_BINS, np.int64))
         return empty.extend_with(array, (low, high), factors)
 
@@ -230,19 +230,26 @@ def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(np.clip(rows, lower, upper), -1, axis)
 
 
-def _value_range(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and largest value of `array` times `factors`.
+def _channel_bounds(array: np.ndarray, factors: np.ndarray = _ONE) -> np.ndarray:
+    """Return the smallest and the largest values of `array`, in its type.
 
-    There is one factor, or one per channel (axis 1). The products are rounded to the type of the
-    array.
+    They are those of each channel (axis 1), [2, channels], if there is one of `factors` per
+    channel, else of the array, [2].
     """
     if len(factors) == 1:
-        bounds = np.array([array.min(), array.max()])
-    else:
-        rows = array.reshape(*array.shape[:2], -1)
-        bounds = np.array([rows.min(axis=(0, 2)), rows.max(axis=(0, 2))])
-    bounds = (bounds * factors).astype(array.dtype)
-    return float(bounds.min()), float(bounds.max())
+        return np.array([array.min(), array.max()])
+    rows = array.reshape(*array.shape[:2], -1)
+    return np.array([rows.min(axis=(0, 2)), rows.max(axis=(0, 2))])
+
+
+def _value_range(bounds: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
+    """Return the smallest and largest value of an array with `bounds` times `factors`.
+
+    There is one factor, or one per channel of the bounds. The products are rounded to the type of
+    the bounds.
+    """
+    scaled = (bounds * factors).astype(bounds.dtype)
+    return float(scaled.min()), float(scaled.max())
 
 
 def _bin_exponent(low: float, high: float) -> int:
@@ -282,6 +289,7 @@ def collect_stats(
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
     known_stats: Stats = MappingProxyType({}),
     softmax_axes: Mapping[str, int] = MappingProxyType({}),
+    unscaled_stats: dict[str, TensorStats] | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
     """Run the data once and return {tensor of `names`: statistics}.
@@ -304,6 +312,9 @@ def collect_stats(
     softmax_axes
         {tensor: axis} of tensors whose only consumer is a Softmax along that axis. Their logits
         are clipped to the range that affects its result, unless they have factors.
+    unscaled_stats
+        If passed, statistics without factors of the tensors that have factors are added, in the
+        same run; those that it contains are not computed again.
     on_batch
         Called after each batch with the number of its samples.
 
@@ -314,34 +325,81 @@ def collect_stats(
     """
     stats: dict[str, TensorStats] = {}
     unknown = {name for name in names if name not in known_stats}
+    unscaled_names = set[str]()
+    if unscaled_stats is not None:
+        unscaled_names = unknown & factors.keys() - unscaled_stats.keys()
     if unknown:
         for feeds, _ in batches:
             for name, array, _qparams in runner.run(feeds, unknown):
                 if array.size == 0:
                     continue
-                channel_factors = factors.get(name, _ONE)
-                if name in softmax_axes and channel_factors is _ONE:
-                    array = _clip_softmax_logits(array, softmax_axes[name])
-                stats[name] = _extend_stats(stats.get(name), name, array, channel_factors)
+                unscaled = unscaled_stats if name in unscaled_names else None
+                _add_tensor(stats, unscaled, name, array, factors.get(name), softmax_axes.get(name))
             if on_batch is not None:
                 on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
     return {**{name: known_stats[name] for name in names if name in known_stats}, **stats}
 
 
-def _extend_stats(
-    stats: TensorStats | None, name: str, array: np.ndarray, factors: np.ndarray
-) -> TensorStats:
-    """Return the statistics of tensor `name` with `array`, times `factors`, added.
+def _add_tensor(
+    stats: dict[str, TensorStats],
+    unscaled_stats: dict[str, TensorStats] | None,
+    name: str,
+    array: np.ndarray,
+    factors: np.ndarray | None,
+    softmax_axis: int | None,
+) -> None:
+    """Add the values of a tensor to its statistics, in place.
 
-    `stats` is None for the first array and must not be used afterwards. Raises DataError if a value
-    is NaN or infinite.
+    Parameters
+    ----------
+    stats
+        Statistics of the tensors, with their factors.
+    unscaled_stats
+        Statistics without factors, for a tensor that has factors; None if they are not collected.
+    name, array
+        The tensor.
+    factors
+        Factors of its channels, or None.
+    softmax_axis
+        Axis of the Softmax whose logits the tensor has, or None. They are clipped, but not where
+        the tensor is multiplied by factors.
+
+    Raises
+    ------
+    DataError
+        If a value is NaN or infinite.
     """
-    span = _value_range(array, factors)
+    bounds = None
+    if factors is not None:
+        bounds = _channel_bounds(array, factors)
+        _add_to_stats(stats, name, array, bounds, factors)
+        if unscaled_stats is None:
+            return
+        stats = unscaled_stats
+    if softmax_axis is not None:
+        array, bounds = _clip_softmax_logits(array, softmax_axis), None
+    _add_to_stats(stats, name, array, _channel_bounds(array) if bounds is None else bounds)
+
+
+def _add_to_stats(
+    stats: dict[str, TensorStats],
+    name: str,
+    array: np.ndarray,
+    bounds: np.ndarray,
+    factors: np.ndarray = _ONE,
+) -> None:
+    """Add `array` times `factors` to the statistics of tensor `name`, in place.
+
+    `bounds` are those of the array before it is multiplied (`_channel_bounds`). Raises DataError if
+    a value is NaN or infinite.
+    """
+    span = _value_range(bounds, factors)
     if not all(map(math.isfinite, span)):
         raise DataError(
             f"tensor '{name}' is NaN or infinite on the calibration data; check the model and its "
             "input scaling"
         )
-    if stats is None:
-        return TensorStats.from_array(array, span, factors)
-    return stats.extend_with(array, span, factors)
+    if name in stats:
+        stats[name] = stats[name].extend_with(array, span, factors)
+    else:
+        stats[name] = TensorStats.from_array(array, span, factors)

@@ -49,6 +49,10 @@ class CalibrationResult:
         Groups of tensors that share a scale.
     wide_states
         Outputs of LSTM layers whose states have 16 bits, so that their cells are not clipped.
+    unscaled_stats
+        Statistics without the factors of tensors that have factors, if they were requested.
+    input_notes
+        Those of `notes` that are on constant inputs.
     """
 
     effort: str
@@ -60,12 +64,16 @@ class CalibrationResult:
     softmax_axes: Mapping[str, int] = field(default_factory=dict)
     shared: Sequence[SharedScaleGroup] = ()
     wide_states: Sequence[str] = ()
+    unscaled_stats: Mapping[str, TensorStats] = field(default_factory=dict)
+    input_notes: Sequence[str] = ()
 
 
 def calibrate_model(
     prepared: PreparedModel,
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
+    *,
+    with_unscaled: bool = False,
 ) -> CalibrationResult:
     """Equalize channels, if the recipe says so, and collect statistics over the calibration data.
 
@@ -81,6 +89,9 @@ def calibrate_model(
     previous
         Result for the same graph and data with fewer nodes on the host, or None. Its statistics are
         reused for tensors whose factors are the same.
+    with_unscaled
+        Whether to collect statistics without factors in the same run of the data, for a calibration
+        of the same data without equalization.
     """
     target, conf = prepared.target, prepared.conf
     partition = prepared.parts.with_graph(prepared.graph.clone())
@@ -111,6 +122,7 @@ def calibrate_model(
         runner, stats_factors = FloatRunner(partition.graph, names), {}
     elif previous is not None:
         known_stats = _reusable_stats(previous, factors, softmax_axes)
+    unscaled_stats = {} if previous is None else dict(previous.unscaled_stats)
     detector = ConstantInputDetector(
         () if prepared.synthetic else prepared.data.inputs.values(), conf.state.values()
     )
@@ -121,9 +133,14 @@ def calibrate_model(
         factors=stats_factors,
         known_stats=known_stats,
         softmax_axes=softmax_axes,
+        unscaled_stats=unscaled_stats if with_unscaled else None,
         on_batch=_make_progress_callback(progress),
     )
     trim_memory()
+    if previous is not None and names <= known_stats.keys():  # no data were run
+        input_notes = previous.input_notes
+    else:
+        input_notes = detector.notes()
     if previous is not None and previous.partition.floats == partition.floats:
         shared = previous.shared
     else:
@@ -133,11 +150,13 @@ def calibrate_model(
         partition=partition,
         equalization_factors=factors,
         stats=stats,
-        notes=[*notes, *detector.notes()],
+        notes=[*notes, *input_notes],
         channel_stats=channel_stats,
         softmax_axes=softmax_axes,
         shared=shared,
         wide_states=wide_states,
+        unscaled_stats=unscaled_stats,
+        input_notes=input_notes,
     )
 
 
@@ -164,11 +183,22 @@ def _reusable_stats(
     softmax_axes: Mapping[str, int],
 ) -> dict[str, TensorStats]:
     """Return the previous statistics of tensors with the same factors and Softmax axis."""
-    default = np.ones(1)
     reusable = {}
     for name, stats in previous.stats.items():
-        old_factors = previous.equalization_factors.get(name, default)
-        same_factors = np.array_equal(old_factors, factors.get(name, default))
-        if same_factors and previous.softmax_axes.get(name) == softmax_axes.get(name):
+        if previous.softmax_axes.get(name) != softmax_axes.get(name):
+            continue
+        old_factors, new_factors = previous.equalization_factors.get(name), factors.get(name)
+        if _are_equal(old_factors, new_factors):
             reusable[name] = stats
+        elif _are_equal(new_factors, None) and name in previous.unscaled_stats:
+            reusable[name] = previous.unscaled_stats[name]
     return reusable
+
+
+def _are_equal(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """Whether two factors of a tensor, float64 [C], are the same; None is a factor of 1."""
+    one = np.ones(1)
+    return np.array_equal(
+        one if first is None else first,
+        one if second is None else second,
+    )

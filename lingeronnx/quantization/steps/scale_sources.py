@@ -55,7 +55,10 @@ def plan_model(
     elif prepared.read is not None:
         planned = plan_imported_model(prepared, prepared.read, progress)
     else:
-        planned = assign_scales(prepared, calibrate_model(prepared, progress, previous))
+        calibration = calibrate_model(
+            prepared, progress, previous, with_unscaled=prepared.recipe.measures_stages
+        )
+        planned = assign_scales(prepared, calibration)
     try:
         _check_outputs_unchanged(prepared, planned)
     except OutputChangedError as error:

@@ -246,7 +246,7 @@ def _plan_alike(reduced: PreparedModel, planned: PlannedModel) -> PlannedModel:
     """Plan a model with fewer samples as `planned` was, with the same changes of scales."""
     assert planned.calibration is not None
     # The channel ranges for equalization, which does not change the float model, are reused.
-    previous = replace(planned.calibration, stats={})
+    previous = replace(planned.calibration, stats={}, unscaled_stats={})
     if not get_recipe(planned.calibration.effort).equalizes_channels:
         replanned = plan_without_range_transforms(reduced, None, previous)
     else:
