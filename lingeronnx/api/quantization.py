@@ -36,7 +36,7 @@ from ..quantization.config import QuantConfig
 from ..quantization.prepare.settings import resolve_config
 from ..quantization.settings import AUTO_WEIGHT_BITS, QuantSettings
 from ..runtime.data import Progress, resolve_source_path
-from ..search import Goal, search
+from ..search import Goal
 from ..targets import Target, get_target
 from ..targets.objective import TIME
 
@@ -201,6 +201,8 @@ def quantize(
         with run_log.step("finish"):
             result = best.checked_model
     else:
+        from ..search import search  # loads the analysis, which only a search needs
+
         sources: dict[str, Any] = {
             "data": resolve_source_path(goal.data),
             "model": resolve_source_path(goal.model),

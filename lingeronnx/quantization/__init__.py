@@ -16,8 +16,9 @@ them. Must not know: commands, torch.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from ..common.lazy_names import make_name_loader
 
 if TYPE_CHECKING:
     from .methods import RefinementOptions as RefinementOptions
@@ -52,35 +53,35 @@ if TYPE_CHECKING:
 
 #: Home of each name; they are loaded on first use, because the command line reads `settings` alone.
 _HOME = {
-    "BestEffortMethods": "trials",
-    "CalibrationResult": "steps",
-    "Candidate": "report",
-    "PlannedModel": "steps",
-    "PreparedModel": "prepare",
-    "QuantizedModel": "report",
-    "RefinementOptions": "methods",
-    "RequantizedWeights": "trials",
-    "RunLog": "run_log",
-    "StepRecord": "run_log",
-    "WrittenFiles": "report",
-    "apply_external_plan": "steps",
-    "assign_scales": "steps",
-    "build_candidate": "report",
-    "build_quantized_model": "report",
-    "calibrate_model": "steps",
-    "find_best_candidate": "pipeline",
-    "format_steps": "run_log",
-    "generate_synthetic_inputs": "prepare",
-    "measure_accuracy": "report",
-    "measure_on_held_out": "trials",
-    "normalize_model": "prepare",
-    "place_required_host_nodes": "trials",
-    "plan_model": "steps",
-    "prepare_model": "prepare",
-    "refine_weights": "steps",
-    "require_calibrated_scales": "prepare",
-    "require_data": "prepare",
-    "run_trial": "trials",
+    "BestEffortMethods": ".trials",
+    "CalibrationResult": ".steps",
+    "Candidate": ".report",
+    "PlannedModel": ".steps",
+    "PreparedModel": ".prepare",
+    "QuantizedModel": ".report",
+    "RefinementOptions": ".methods",
+    "RequantizedWeights": ".trials",
+    "RunLog": ".run_log",
+    "StepRecord": ".run_log",
+    "WrittenFiles": ".report",
+    "apply_external_plan": ".steps",
+    "assign_scales": ".steps",
+    "build_candidate": ".report",
+    "build_quantized_model": ".report",
+    "calibrate_model": ".steps",
+    "find_best_candidate": ".pipeline",
+    "format_steps": ".run_log",
+    "generate_synthetic_inputs": ".prepare",
+    "measure_accuracy": ".report",
+    "measure_on_held_out": ".trials",
+    "normalize_model": ".prepare",
+    "place_required_host_nodes": ".trials",
+    "plan_model": ".steps",
+    "prepare_model": ".prepare",
+    "refine_weights": ".steps",
+    "require_calibrated_scales": ".prepare",
+    "require_data": ".prepare",
+    "run_trial": ".trials",
 }
 
 __all__ = [
@@ -117,9 +118,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
-
-    def __getattr__(name: str) -> object:
-        """Import and return a public name, on first use; AttributeError for unknown ones."""
-        if name not in _HOME:
-            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    __getattr__ = make_name_loader(__name__, _HOME)

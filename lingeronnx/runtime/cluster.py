@@ -15,10 +15,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import CancelledError, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -172,6 +169,9 @@ def _map_in_processes(
     Each uses an equal part of the processor's threads. Raises ConfigError if a process dies; errors
     of the job are passed on. The processes end with the iterator.
     """
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+    from multiprocessing import get_context
+
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _init_worker, (job, threads))
@@ -294,6 +294,8 @@ class _ClusterJob(Generic[_Item, _Result]):
         If its worker was lost, the job and the item are sent again, up to `_MAX_TRIES` times in
         all; then ConfigError is raised.
         """
+        from concurrent.futures import CancelledError
+
         from distributed import KilledWorker
 
         for _ in range(_MAX_TRIES - 1):

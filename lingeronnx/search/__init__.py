@@ -8,7 +8,22 @@
 This package uses the flow and its analysis. It must not import commands or torch.
 """
 
-from .goal import Goal
-from .run import SearchResult, search
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_names import make_name_loader
+
+if TYPE_CHECKING:
+    from .goal import Goal as Goal
+    from .run import SearchResult as SearchResult
+    from .run import search as search
+
+#: Home of each name: a check of the requirement needs no search, nor the analysis that it uses.
+_HOME = {"Goal": ".goal", "SearchResult": ".run", "search": ".run"}
 
 __all__ = ["Goal", "SearchResult", "search"]
+
+
+if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
+    __getattr__ = make_name_loader(__name__, _HOME)

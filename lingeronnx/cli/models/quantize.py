@@ -389,13 +389,14 @@ def _check_deploy(
 
     A plan or a quantized model needs no data. Nothing is checked if `folder` is None.
     """
+    if folder is None:
+        return
     from ...deployment import check_folder
     from ...ir import ir
     from ...quantization import require_data
 
-    if folder is not None:
-        check_folder(folder)
-        require_data(_DEPLOY_NEEDS_DATA, ir.load(model), calib, plan)
+    check_folder(folder)
+    require_data(_DEPLOY_NEEDS_DATA, ir.load(model), calib, plan)
 
 
 def _timing_settings(options: dict[str, Any]) -> dict[str, Any]:
@@ -426,12 +427,12 @@ def _write_deployment(
     ConfigError
         If a scale does not come from calibration data.
     """
+    if folder is None:
+        return None
     from ... import api
     from ...ir import ir
     from ...quantization import require_calibrated_scales
 
-    if folder is None:
-        return None
     require_calibrated_scales(_DEPLOY_NEEDS_DATA, ir.load(model), result.plan)
     return api.deploy(result, folder, calib, **settings)
 
