@@ -44,7 +44,7 @@ PACKAGES = ("lingeronnx", "simulator")
 #: Where modules are imported by name, and why.
 IMPORT_BY_NAME_HOMES = {
     "lingeronnx/__init__.py": "public names, loaded on first use; type checkers see import statements",
-    "lingeronnx/*/__init__.py": "as above",
+    "lingeronnx/common/lazy_names.py": "public names of packages, as above",
     "lingeronnx/targets/registry.py": "the listed vendors, which stand above the registry",
     "lingeronnx/ir/_deferred_import.py": "modules of other packages, loaded on first use",
     "lingeronnx/runtime/data/functions.py": "the user's module",

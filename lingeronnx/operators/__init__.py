@@ -19,8 +19,9 @@ An author derives from `Format` (or `UnaryIntegerOp`), `Op` and `Integer`, and p
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from ..common.lazy_names import make_name_loader
 
 if TYPE_CHECKING:
     from .extension import extended as extended
@@ -37,27 +38,22 @@ if TYPE_CHECKING:
     from .shape_inference import Signature as Signature
 
 _HOME = {
-    "Attr": "integer_ops",
-    "Format": "integer_ops",
-    "Integer": "references",
-    "KernelInfo": "integer_ops",
-    "Op": "lowerings",
-    "ScalePair": "lowerings",
-    "Scaling": "lowerings",
-    "Signature": "shape_inference",
-    "UnaryIntegerOp": "integer_ops",
-    "Violation": "lowerings",
-    "extended": "extension",
-    "share_no_scales": "lowerings",
+    "Attr": ".integer_ops",
+    "Format": ".integer_ops",
+    "Integer": ".references",
+    "KernelInfo": ".integer_ops",
+    "Op": ".lowerings",
+    "ScalePair": ".lowerings",
+    "Scaling": ".lowerings",
+    "Signature": ".shape_inference",
+    "UnaryIntegerOp": ".integer_ops",
+    "Violation": ".lowerings",
+    "extended": ".extension",
+    "share_no_scales": ".lowerings",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
 
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
-
-    def __getattr__(name: str) -> object:
-        """Import and return a public name, on first use; AttributeError for unknown ones."""
-        if name not in _HOME:
-            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    __getattr__ = make_name_loader(__name__, _HOME)

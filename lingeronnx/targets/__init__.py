@@ -23,9 +23,9 @@ point in the group `lingeronnx.targets`. A platform that belongs to no vendor ca
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..common.lazy_names import make_name_loader
 from ._target import (
     AppliedRewrite,
     Fault,
@@ -84,9 +84,4 @@ __all__ = [
 _REGISTRY_NAMES = ("DEFAULT", "PLATFORMS", "get_installed_targets", "get_target", "get_versions")
 
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
-
-    def __getattr__(name: str) -> object:
-        """Return the object of this name in `registry`; AttributeError for other names."""
-        if name not in _REGISTRY_NAMES:
-            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-        return getattr(import_module(".registry", __name__), name)
+    __getattr__ = make_name_loader(__name__, dict.fromkeys(_REGISTRY_NAMES, ".registry"))

@@ -6,10 +6,10 @@ is reported once, in one line, whichever function is used; public calls are load
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from ..common.errors import ConfigError
+from ..common.lazy_names import make_name_loader
 
 try:
     import torch  # noqa: F401
@@ -37,35 +37,27 @@ if TYPE_CHECKING:
     from .training_api.module_calls import trace_layers as trace_layers
 
 _HOME = {
-    "FastUBLSTMP": "training_api.lstmp",
-    "LSTMP": "training_api.lstmp",
-    "NormalizeFastLSTMP": "training_api.lstmp",
-    "QuantMode": "training_api.module_calls",
-    "UBLSTMP": "training_api.lstmp",
-    "disable_normalize": "training_api.module_calls",
-    "disable_quant": "training_api.module_calls",
-    "export": "training_api.export_calls",
-    "export_debug": "training_api.export_calls",
-    "init": "training_api.module_calls",
-    "normalize_layers": "training_api.module_calls",
-    "normalize_module": "training_api.module_calls",
-    "quant_module": "training_api.module_calls",
-    "trace_layers": "training_api.module_calls",
+    "FastUBLSTMP": ".training_api.lstmp",
+    "LSTMP": ".training_api.lstmp",
+    "NormalizeFastLSTMP": ".training_api.lstmp",
+    "QuantMode": ".training_api.module_calls",
+    "UBLSTMP": ".training_api.lstmp",
+    "disable_normalize": ".training_api.module_calls",
+    "disable_quant": ".training_api.module_calls",
+    "export": ".training_api.export_calls",
+    "export_debug": ".training_api.export_calls",
+    "init": ".training_api.module_calls",
+    "normalize_layers": ".training_api.module_calls",
+    "normalize_module": ".training_api.module_calls",
+    "quant_module": ".training_api.module_calls",
+    "trace_layers": ".training_api.module_calls",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
 
 if not TYPE_CHECKING:  # a type checker should report misspelt names
-
-    def __getattr__(name: str) -> object:
-        """Import a public name from the submodule that `_HOME` gives for it, on first use.
-
-        Raises AttributeError for a name that is not in `_HOME`.
-        """
-        if name not in _HOME:
-            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    __getattr__ = make_name_loader(__name__, _HOME)
 
     def __dir__() -> list[str]:
         """List the module's globals and the public names that are imported on first use."""
