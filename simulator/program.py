@@ -342,14 +342,25 @@ class Program:
         """
         samples = self._check_feeds(feed)
         forced = self._check_forced(force or {}, samples)
+        yield from self.run_checked(feed, samples, forced).items()
+
+    def run_checked(
+        self, feed: Mapping[str, Array], samples: int, force: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Run the program and return every tensor of `output_names`, without checks.
+
+        The feeds are those of an earlier `run` but for their values: `samples` samples of the same
+        shapes and types. `force` is as in `run`, with C-contiguous arrays.
+        """
         arrays = {name: _to_contiguous(feed[name]) for name in self.inputs}
-        fed = dict(arrays)
+        results = {}
         for name in self.output_names:
-            if name not in arrays:
-                arrays[name] = self._allocate_output(name, samples)
-        self._compute(arrays, forced, samples)
-        for name in self.output_names:
-            yield name, fed[name].copy() if name in fed else arrays[name]
+            if name in arrays:
+                results[name] = arrays[name].copy()
+            else:
+                results[name] = arrays[name] = self._allocate_output(name, samples)
+        self._compute(arrays, force or {}, samples)
+        return results
 
     @property
     def nbytes(self) -> int:
@@ -365,8 +376,10 @@ class Program:
         buffer_id = self._buffer_ids[name].get(PLAIN)
         if buffer_id in self._constants:
             return self._constants[buffer_id].copy()
-        spec = self._get_spec(name, samples)
-        return np.empty(spec.shape, spec.dtype)
+        spec, shape = self._specs[name], self._specs[name].shape
+        if name in self._batched:
+            shape = (shape[0] * samples, *shape[1:])
+        return np.empty(shape, spec.dtype)
 
     def _get_spec(self, name: str, samples: int) -> TensorSpec:
         """Return the spec of output tensor `name` for a batch of `samples`."""
@@ -417,7 +430,7 @@ class Program:
             )
         return {name: np.asarray(x, order="C") for name, x in force.items()}
 
-    def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
+    def _compute(self, arrays: dict[str, Array], force: Mapping[str, Array], samples: int) -> None:
         """Split the batch into even blocks and run them on the threads that are worth starting.
 
         Fills `arrays` in place. The measured time per sample decides how many threads start.
@@ -429,6 +442,9 @@ class Program:
             return
         useful_threads = int(samples * self._seconds_per_sample[0] / _MIN_THREAD_SECONDS)
         threads = max(min(self.threads, samples, useful_threads), 1)
+        if threads == 1 and samples <= self.block:
+            self._run_block(arrays, force, slice(0, samples), samples)
+            return
         blocks_per_thread = -(-samples // (threads * self.block))  # of at most `block` samples
         count = min(threads * blocks_per_thread, samples)
         bounds = [samples * i // count for i in range(count + 1)]
@@ -453,7 +469,7 @@ class Program:
             future.result()
 
     def _run_block(
-        self, arrays: dict[str, Array], force: dict[str, Array], block: slice, samples: int
+        self, arrays: dict[str, Array], force: Mapping[str, Array], block: slice, samples: int
     ) -> None:
         """Compute one block of the caller's arrays with a worker that no other block is using.
 

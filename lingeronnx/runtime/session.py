@@ -181,7 +181,9 @@ class Session:
             precedes the quantized input.
         """
         outputs = list(names) if names is not None else self._names
-        results = {name: array for name, array, _ in self.taps(feeds, outputs)}
+        results = self._run_directly(feeds, outputs)
+        if results is None:
+            results = {name: array for name, array, _ in self.taps(feeds, outputs)}
         for name in outputs:
             if name not in results:
                 raise ConfigError(
@@ -189,6 +191,18 @@ class Session:
                     "without a batch axis, or precedes the quantized input; request a later tensor"
                 )
         return [results[name] for name in outputs]
+
+    def _run_directly(
+        self, feeds: Mapping[str, ArrayLike], names: Sequence[str]
+    ) -> dict[str, np.ndarray] | None:
+        """Return the tensors `names` of an integer graph that was run on such feeds before.
+
+        None if it was not, if feeds need a conversion, and with watches.
+        """
+        if self._tail is not None or self._watches or not isinstance(feeds, Mapping):
+            return None
+        runner = self._runner
+        return runner.run_directly(feeds, names) if isinstance(runner, IntegerRunner) else None
 
     @accept_old_parameters("0.3", given="feeds")
     def __call__(self, feeds: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:

@@ -455,6 +455,16 @@ def test_known_feeds_give_the_same_and_are_checked_as_before(branches, x):
             None, {"x": np.where(np.arange(7)[:, None, None, None] == 4, np.float32("nan"), x)}
         )
     np.testing.assert_array_equal(session.run(None, {"x": x[:, ::-1].copy()[:, ::-1]})[0], first[0])
+    with pytest.raises(DataError, match="'z'"):
+        session.run(None, {"x": x, "z": x})
+    huge = np.full_like(x, 3e38)  # finite, but the sum of its squares is not
+    np.testing.assert_array_equal(
+        session.run(None, {"x": huge})[0], Session(branches).run(None, {"x": huge})[0]
+    )
+    seen = []
+    with session.watched(lambda name, array, qparams: seen.append(name)):
+        session.run(None, {"x": x})
+    assert "x" in seen
     assert session.nbytes > 0
 
 

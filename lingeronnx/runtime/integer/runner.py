@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simulator.kernel import SimulatorError, TensorSpec
 
@@ -130,14 +132,10 @@ class IntegerRunner:
             If forced arrays have another type or shape, or an input cannot be fed as integers.
         """
         inputs = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        direct_key = (
-            tuple((array.dtype, array.shape) for array in inputs.values()),
-            None if names is None else tuple(names),
-        )
+        direct_key = _make_direct_key(inputs, names)
         direct = None if force else self._direct.get(direct_key)
         if direct is not None:
-            direct_feed = {name: inputs[source] for name, source in direct.feeds.items()}
-            for name, array in direct.program.run(direct_feed):
+            for name, array in direct.run(inputs).items():
                 yield name, array, direct.held.get(name)
             return
         quantized = frozenset(
@@ -151,7 +149,7 @@ class IntegerRunner:
         if key not in self._programs:
             self._programs[key] = self._compile(specs, names, quantized)
         program, qparams = self._programs[key]
-        self._cache_direct_program(direct_key, inputs, program_feed, program, qparams)
+        self._cache_direct_program(direct_key, inputs, count, program_feed, program, qparams)
         forced = {
             name: _stack_along_axis0(array, count, self.batch_axes.get(name, 0))
             for name, array in (force or {}).items()
@@ -167,6 +165,7 @@ class IntegerRunner:
         self,
         key: object,
         inputs: Mapping[str, np.ndarray],
+        samples: int,
         program_feed: Mapping[str, np.ndarray],
         program: Program,
         qparams: Mapping[str, Affine],
@@ -182,7 +181,24 @@ class IntegerRunner:
         has_batch_first = not any(self.batch_axes.get(name) for name in program.output_names)
         is_unstacked = self.runs_whole_batch or (program.accepts_batches and has_batch_first)
         if is_unstacked and len(self._direct) < _MAX_DIRECT_PROGRAMS:
-            self._direct[key] = _DirectProgram(program, sources, qparams)
+            self._direct[key] = _DirectProgram(program, sources, qparams, samples)
+
+    def run_directly(
+        self, feeds: Mapping[str, ArrayLike], names: Sequence[str]
+    ) -> dict[str, np.ndarray] | None:
+        """Return the tensors `names` if a program for such feeds is known, else None.
+
+        Feeds are checked only for what an earlier `run` with the same shapes and types did not:
+        they must be plain arrays, and finite.
+        """
+        inputs: dict[str, np.ndarray] = {}
+        for spec in self.inputs:
+            array = feeds.get(spec.name)
+            if type(array) is not np.ndarray or not _is_surely_finite(array):
+                return None
+            inputs[spec.name] = array
+        direct = self._direct.get(_make_direct_key(inputs, names))
+        return None if direct is None or len(feeds) != len(inputs) else direct.run(inputs)
 
     def walk(
         self, feed: Mapping[str, np.ndarray], outputs: Collection[str] | None = None
@@ -410,12 +426,37 @@ def _check_simd_settings() -> None:
 class _DirectProgram:
     """A program that takes feeds of certain types and shapes unchanged.
 
-    feeds : {input of the program: input of the graph}. held : qparams of integer tensors.
+    feeds : {input of the program: input of the graph}. held : qparams of integer tensors. samples :
+    number of samples in the feeds.
     """
 
     program: Program
     feeds: Mapping[str, str]
     held: Mapping[str, Affine]
+    samples: int
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the program's outputs for arrays by name of the graph's inputs."""
+        feed = {name: inputs[source] for name, source in self.feeds.items()}
+        return self.program.run_checked(feed, self.samples)
+
+
+def _make_direct_key(inputs: Mapping[str, np.ndarray], names: Collection[str] | None) -> object:
+    """Return what identifies a direct program: types and shapes of the inputs, and the outputs."""
+    signature = tuple((array.dtype, array.shape) for array in inputs.values())
+    return signature, None if names is None else tuple(names)
+
+
+def _is_surely_finite(array: np.ndarray) -> bool:
+    """Whether no element is infinite or NaN; False if that is not known without a closer look.
+
+    The sum of squares is infinite or NaN if an element is, and may be infinite without one.
+    """
+    if array.dtype.kind != "f":
+        return True
+    flat = array.reshape(-1)
+    with np.errstate(all="ignore"):
+        return array.dtype.itemsize >= 4 and math.isfinite(flat.dot(flat))
 
 
 def detect_target(model: ir.Model) -> Target:
