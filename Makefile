@@ -19,7 +19,7 @@ PRECOMMIT := $(VENV)/.installed-pre-commit
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help venv demo examples test test-slow test-all test-lowest package baseline fuzz fuzz-nets lint pre-commit format \
-        bench warmup docs docs-reference docs-catalogs clean
+        bench coverage warmup docs docs-reference docs-catalogs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,10 @@ test-slow: $(TESTS) ## the other tests: further cases, C compilers, training, wh
 
 test-all: $(TESTS) ## every combination of cases, and ten times as many random ones; takes hours
 	LINGERONNX_TESTS=all LINGERONNX_EXAMPLES=10 $(PYTEST)
+
+# One process at a time writes its own data file; they are combined at the end. Compiled kernels are not traced.
+coverage: $(PRECOMMIT) ## run the fast tests and report the lines that none of them reaches: build/coverage/index.html
+	LINGERONNX_TESTS=$(or $(TIER),fast) $(PYTEST) --cov --cov-report=term:skip-covered --cov-report=html $(COVERAGE)
 
 test-lowest: ## tests with the lowest version of each dependency that setup.cfg allows, in an environment of its own
 	@$(PYTHON) -m benchmarks.lowest_versions $(LOWEST)

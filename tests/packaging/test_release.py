@@ -183,3 +183,60 @@ def test_the_example_for_ci_fails_where_a_limit_breaks(shrunk, code, tmp_path):
     done = subprocess.run(words, cwd=tmp_path, env=around, capture_output=True, text=True)
     assert done.returncode == code, done.stdout + done.stderr
     assert ("search goal not met" in done.stderr) == bool(code)
+
+
+# ---- public hosting ------------------------------------------------------------------------------------------------
+
+
+def workflow_steps():
+    """Return the make targets that the workflow runs, by job."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]
+    return {
+        name: [step["run"].removeprefix("make ") for step in job["steps"] if "run" in step]
+        for name, job in jobs.items()
+    }
+
+
+def test_the_workflow_runs_what_ci_runs():
+    """Every step of .ci/run is a step of a job, and every step is a target of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    steps = workflow_steps()
+    targets = {step for job in steps.values() for step in job}
+    assert [t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)] == []
+    run = re.findall(r"^run_step make ([a-z-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert set(run) <= targets
+    assert {"lint", "test"} <= set(steps["fast"])
+
+
+def test_issue_forms_ask_for_what_a_report_needs():
+    """Forms are valid: each field has an id and a label; versions and commands are required."""
+    forms = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+    required = set()
+    for path in forms:
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.stem == "config":
+            continue
+        assert {"name", "description", "body"} <= form.keys()
+        fields = [field for field in form["body"] if field["type"] != "markdown"]
+        assert len({field["id"] for field in fields}) == len(fields)
+        assert all(field["attributes"]["label"] for field in fields)
+        required |= {f["id"] for f in fields if f.get("validations", {}).get("required")}
+    assert {"command", "versions", "report"} <= required
+
+
+def test_citation_and_security():
+    """Both exist, in the form that hosting services read."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["license"] == SETTINGS["metadata"]["license"]
+    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", security)
+    assert links
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_the_extra_all_has_every_optional_dependency_of_users():
+    extras = SETTINGS["options.extras_require"]
+    (line,) = extras["all"].split()
+    named = set(re.fullmatch(r"lingeronnx\[([\w,]+)\]", line)[1].split(","))
+    assert named == set(extras) - {"all", "test", "docs", "dev"}
