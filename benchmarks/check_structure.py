@@ -323,7 +323,8 @@ def _declared_modules(settings_file: Path) -> dict[str, int]:
     lines = [line.strip() for line in text.splitlines()]
     modules = {}
     for requirement in "\n".join(requirements).splitlines():
-        if name := re.match(r"[\w-]+", requirement):
+        name = re.match(r"[\w-]+", requirement)
+        if name and name[0] != settings["metadata"]["name"]:  # an extra that joins others
             modules[MODULES.get(name[0], name[0])] = lines.index(requirement) + 1
     return modules
 
