@@ -67,6 +67,7 @@ REASONS = {
         "a way to transpose each operator"
     ),
     "lingeronnx/quantization/normalize/entry/raise_opset.py:_REWRITES": "a way to rewrite each operator",
+    "lingeronnx/ir/lower_opset.py:_REWRITES": "a way to rewrite each operator",
     "lingeronnx/quantization/normalize/entry/reject_unsupported.py:_TEXT_ENCODING_OPS": (
         "operators that may read text, of all domains"
     ),

@@ -91,7 +91,8 @@ def run_on_dynamic_axes(
 ) -> tuple[Axes, Axes, list[TorchRun]]:
     """Resolve the dynamic axes and run the model on several sizes of them.
 
-    Notes for the user are appended to `notes`.
+    If it runs on no other sizes, sizes without a name become those of other inputs. Notes for the
+    user are appended to `notes`.
 
     Returns
     -------
@@ -105,12 +106,19 @@ def run_on_dynamic_axes(
     ConfigError
         If requested axes are fixed by the model.
     """
-    axes, labels, note = resolve_dynamic_axes(dynamic_axes, inputs, outputs)
-    if note:
-        notes.append(note)
-    runs = _run_all_sizes(flat, inputs, axes)
-    if not axes or len(runs) > 1:
-        return axes, labels, runs
+    resolved = resolve_dynamic_axes(dynamic_axes, inputs, outputs)
+    labels = resolved.output_labels
+    if resolved.note:
+        notes.append(resolved.note)
+    runs = _run_all_sizes(flat, inputs, resolved.inputs)
+    if not resolved.inputs or len(runs) > 1:
+        return resolved.inputs, labels, runs
+    merged = resolved.merge_unnamed(inputs)
+    merged_runs = _run_all_sizes(flat, inputs, merged.inputs)
+    if len(merged_runs) > 1:
+        if merged.note:
+            notes.append(merged.note)
+        return merged.inputs, labels, merged_runs
     sizes = _format_sizes(runs[0].sizes)
     if dynamic_axes is not None:
         raise ConfigError(

@@ -313,11 +313,44 @@ def _make_random_tensor(shape: InputShape, generator: torch.Generator) -> Tensor
 
 
 class DynamicAxes(NamedTuple):
-    """Dynamic axes of inputs, labels for the sizes of outputs, and a note for the user or None."""
+    """Dynamic axes of inputs, labels for the sizes of outputs, and a note for the user or None.
+
+    `unnamed` are the sizes that the user gave no name.
+    """
 
     inputs: dict[str, dict[int, str]]
     output_labels: dict[str, dict[int, str]]
     note: str | None
+    unnamed: frozenset[str] = frozenset()
+
+    def merge_unnamed(self, inputs: Mapping[str, Tensor]) -> DynamicAxes:
+        """Return a copy in which unnamed sizes are those of other inputs, with a note.
+
+        An unnamed size is merged into the first other one of the same axis with the same number in
+        the example `inputs`; a size with a name is preferred.
+        """
+        merged: dict[str, str] = {}
+        for name, symbols in self.inputs.items():
+            for axis, symbol in symbols.items():
+                others = [
+                    other_symbols[axis]
+                    for other, other_symbols in self.inputs.items()
+                    if other_symbols.get(axis, symbol) != symbol
+                    and inputs[other].shape[axis] == inputs[name].shape[axis]
+                ]
+                others = [merged.get(other, other) for other in others]
+                others.sort(key=lambda other: other in self.unnamed)
+                if symbol in self.unnamed and others and others[0] != symbol:
+                    merged[symbol] = others[0]
+        if not merged:
+            return self
+        axes = {
+            name: {axis: merged.get(symbol, symbol) for axis, symbol in symbols.items()}
+            for name, symbols in self.inputs.items()
+        }
+        pairs = ", ".join(f"{old} is {new}" for old, new in merged.items())
+        note = f"the model runs only if sizes of its inputs are equal: {pairs}"
+        return self._replace(inputs=axes, note=note, unnamed=self.unnamed - merged.keys())
 
 
 def resolve_dynamic_axes(
@@ -349,18 +382,20 @@ def resolve_dynamic_axes(
                 f"dynamic axes: no input or output '{name}'{suggest_nearest(name, tensors)}"
             )
         requested[name] = _parse_axes(name, axes, tensors[name].dim())
-    input_axes = _name_input_axes(requested, inputs)
+    input_axes, unnamed = _name_input_axes(requested, inputs)
     output_labels = {}
     for name in outputs:
         symbols = requested.get(name, {})
         output_labels[name] = {axis: symbol for axis, symbol in symbols.items() if symbol}
-    return DynamicAxes(input_axes, output_labels, None)
+    return DynamicAxes(input_axes, output_labels, None, unnamed)
 
 
 def _name_input_axes(
     requested: Mapping[str, Mapping[int, str | None]], inputs: Mapping[str, Tensor]
-) -> dict[str, dict[int, str]]:
+) -> tuple[dict[str, dict[int, str]], frozenset[str]]:
     """Name the sizes of the requested axes of inputs: input -> axis -> symbol.
+
+    The second result are the symbols that were not requested.
 
     `requested` gives an axis a symbol or None. None becomes the batch symbol for axis 0, if all
     such inputs have the same batch size, and else `input_axis`. Raises ConfigError if one symbol
@@ -373,6 +408,7 @@ def _name_input_axes(
     }
     named_axes: dict[str, dict[int, str]] = {}
     sizes: dict[str, int] = {}
+    unnamed: set[str] = set()
     for name, tensor in inputs.items():
         for axis, requested_symbol in requested.get(name, {}).items():
             symbol = requested_symbol
@@ -380,6 +416,8 @@ def _name_input_axes(
                 symbol = BATCH_SYMBOL
             elif not symbol:
                 symbol = f"{name.replace('.', '_')}_{axis}"
+            if not requested_symbol:
+                unnamed.add(symbol)
             size = tensor.shape[axis]
             if sizes.setdefault(symbol, size) != size:
                 raise ConfigError(
@@ -387,7 +425,7 @@ def _name_input_axes(
                     f"{axis} of '{name}'; use different names"
                 )
             named_axes.setdefault(name, {})[axis] = symbol
-    return named_axes
+    return named_axes, frozenset(unnamed)
 
 
 def _resolve_batch_axis(inputs: Mapping[str, Tensor]) -> DynamicAxes:

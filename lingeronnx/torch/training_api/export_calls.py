@@ -21,11 +21,12 @@ import onnx
 import torch
 from torch import nn
 
-from ...common.errors import ConfigError, suggest_nearest
+from ...common.errors import ConfigError, ModelError, suggest_nearest
 from ...common.escaping import escape_lines
 from ...common.files import created_folder, temporary_folder, write_text
 from ...ir import ir
 from ...ir.batch_axes import BATCH_AXES_KEY
+from ...ir.lower_opset import lower_opset
 from ...operators.integer_ops import DEQUANT
 from ...quantization import QuantizedModel
 from ..exporter.float_export import Exported
@@ -34,6 +35,9 @@ from ..exporter.signature import resolve_dynamic_axes
 from .quantized_net import QatState, QuantizedNet, get_qat_state
 
 __all__ = ["export", "export_debug", "patch_torch_onnx_export"]
+
+#: The oldest opset of integer graphs; the packer was made for opset 11 and 12.
+_MIN_OPSET = 11
 
 OutputTarget = str | os.PathLike[str] | IO[bytes]
 
@@ -84,7 +88,8 @@ def export(
         ``{"x": [0]}``, ``{"x": {0: "N"}}``, or a mixture. In an integer graph only the batch can be
         dynamic, and for a chip no axis can.
     opset_version
-        Opset of a float graph. An integer graph has the opset of its format.
+        Opset of the graph. The standard operators of an integer graph can be written in an older
+        opset than that of its format, from 11 on; a newer one is refused.
     is_update_dequant
         False omits the Dequants: float outputs and float operators read integers then. (There are
         no Identity nodes to remove.)
@@ -133,6 +138,10 @@ def export(
     return model
 
 
+class _OpsetError(ConfigError):
+    """The integer graph cannot be written in the requested opset."""
+
+
 def _ensure_traced(net: nn.Module, args: Any) -> QatState:
     """Return the quantization state of `net`, an initialised net; trace it with `args` if needed.
 
@@ -147,20 +156,39 @@ def _ensure_traced(net: nn.Module, args: Any) -> QatState:
 def _apply_format_options(
     model: QuantizedModel, opset: int | None, has_scopes: bool, has_dequants: bool
 ) -> QuantizedModel:
-    """Return `model` with or without module paths in names, and with or without Dequants.
+    """Return `model` in an older opset, with or without module paths in names and Dequants.
 
-    `opset` is the requested one; raises ConfigError if it is neither None nor that of the graph.
+    `opset` is the requested one, None for that of the graph; raises ConfigError if the graph cannot
+    be written in it.
     """
+    graph_opset = model.graph.opset_imports[""]
+    if opset not in (None, graph_opset):
+        model = _lower_opset(model, int(opset), graph_opset)
     if not has_scopes:
         model = _drop_scopes(model)
     if not has_dequants:
         model = _without_dequants(model)
-    graph_opset = model.graph.opset_imports[""]
-    if opset not in (None, graph_opset):
-        raise ConfigError(
-            f"opset_version {opset}: this integer graph has opset {graph_opset}; omit the keyword"
-        )
     return model
+
+
+def _lower_opset(model: QuantizedModel, opset: int, graph_opset: int) -> QuantizedModel:
+    """Return `model`, whose graph has `graph_opset`, in the older `opset`.
+
+    Raises ConfigError for a newer opset, one that is older than `_MIN_OPSET`, and where an operator
+    has no form in it.
+    """
+    if not _MIN_OPSET <= opset < graph_opset:
+        raise _OpsetError(
+            f"opset_version {opset}: this integer graph has opset {graph_opset}, and can be "
+            f"written in {_MIN_OPSET} or newer ones up to that; omit the keyword"
+        )
+    try:
+        return replace(model, graph=lower_opset(model.graph, opset))
+    except ModelError as error:
+        raise _OpsetError(
+            f"opset_version {opset}: {error}; omit the keyword, and the graph has opset "
+            f"{graph_opset}"
+        ) from error
 
 
 def _check_keywords(
@@ -221,7 +249,7 @@ def patch_torch_onnx_export() -> None:
     """Make `torch.onnx.export` write the integer graph if it is called with an initialised net.
 
     Scripts for the chips call it after `init`. For other modules it is unchanged. A requested opset
-    that differs from that of the integer graph causes a warning.
+    that the integer graph cannot be written in causes a warning.
     """
     torch_export = torch.onnx.export
     if getattr(torch_export, "knows_initialised", False):
@@ -232,7 +260,7 @@ def patch_torch_onnx_export() -> None:
         """Export a net after `init` as an integer graph, and any other model with torch's export.
 
         Raises ConfigError for a net after `init` without a path or with more positional arguments.
-        Warns if `opset_version` is not the opset of the integer graph, and returns None.
+        Warns if the integer graph cannot be written in `opset_version`, and returns None.
         """
         if not isinstance(model, QuantizedNet):
             return torch_export(model, args, f, *options, **settings)
@@ -243,14 +271,11 @@ def patch_torch_onnx_export() -> None:
             )
         requested_opset = settings.pop("opset_version", None)
         settings["verbose"] = bool(settings.get("verbose"))
-        exported = export(model, args, f, **settings)
-        assert isinstance(exported, QuantizedModel)
-        opset = exported.graph.opset_imports[""]
-        if requested_opset not in (None, opset):
-            warnings.warn(
-                f"opset_version {requested_opset}: the integer graph has opset {opset}",
-                stacklevel=2,
-            )
+        try:
+            export(model, args, f, opset_version=requested_opset, **settings)
+        except _OpsetError as error:
+            warnings.warn(str(error), stacklevel=2)
+            export(model, args, f, **settings)
         return None
 
     dispatch.knows_initialised = True  # type: ignore[attr-defined]
@@ -494,7 +519,7 @@ def _apply_dynamic_axes(
         str(value.name): torch.empty([1] * len(ir.get_shape(value) or ()))
         for value in model.graph.graph.outputs
     }
-    axes, output_labels, _ = resolve_dynamic_axes(dynamic_axes, inputs, output_ranks)
+    axes, output_labels, *_ = resolve_dynamic_axes(dynamic_axes, inputs, output_ranks)
     batch_axes = {new_names[name]: axis for name, axis in traced.batch_axes.items()}
     _check_dynamic_axes(model, axes, batch_axes)
     shapes = {name: tensor.shape for name, tensor in inputs.items()}

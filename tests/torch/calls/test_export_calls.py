@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.common.errors import ConfigError, DataError
+from lingeronnx.common.errors import ConfigError, DataError, ModelError
+from lingeronnx.ir import ir
+from lingeronnx.ir.lower_opset import lower_opset
 from lingeronnx.torch.exporter.exporters import suppress_output
 
 QValue = lo.torch.QuantMode.QValue
@@ -92,6 +94,32 @@ def test_dynamic_axes_that_are_not(generic, venus, axes, told):
         written(*venus, dynamic_axes={"input": {0: "N"}})
 
 
+class Sum(nn.Module):
+    """Two inputs of one size."""
+
+    def forward(self, x, y):
+        return torch.relu(x + y)
+
+
+@pytest.mark.parametrize(
+    "axes, names",
+    (
+        ({"x": {0: "N", 3: "W"}, "y": [0, 3]}, ["N", "W"]),
+        ({"x": [0], "y": {0: "B"}}, ["B"]),
+    ),
+)
+def test_axes_that_two_inputs_share(axes, names, tmp_path):
+    """Mixed forms of dynamic_axes: a size without a name is that of the other input."""
+    x = torch.randn(2, 3, 4, 5)
+    path = tmp_path / "sum.onnx"
+    done = lo.torch.export(
+        Sum(), (x, x), path, input_names=["x", "y"], output_names=["z"], dynamic_axes=axes
+    )
+    for shape in (*done.inputs.values(), *done.outputs.values()):
+        assert [size for size in shape if isinstance(size, str)] == names
+    assert any("only if sizes of its inputs are equal" in note for note in done.notes)
+
+
 def test_names_of_inputs_and_outputs(generic, tmp_path):
     """In the order of the tensors; they may change places."""
     net, x = generic
@@ -170,7 +198,7 @@ def test_verbose_prints_the_graph(venus, capsys):
         ),
         (
             {"opset_version": 9},
-            "opset_version 9: this integer graph has opset 12; omit the keyword",
+            "opset_version 9: this integer graph has opset 12, and can be written in 11 or newer",
         ),
         ({"do_constant_folding": False}, "do_constant_folding=False is not supported"),
         (
@@ -205,17 +233,17 @@ def test_honoured_as_they_are(venus):
 
 
 def test_torchs_own_export_writes_the_integer_graph(venus, tmp_path):
-    """Behind init it is our export; of any other module torch's own. A warning tells of another
-    opset.
+    """Behind init it is our export; of any other module torch's own. A warning tells of an opset
+    that it cannot have.
     """
     net, x = venus
-    with pytest.warns(UserWarning, match="opset_version 11: the integer graph has opset 12"):
+    with pytest.warns(UserWarning, match="opset_version 13: this integer graph has opset 12"):
         torch.onnx.export(
             net,
             x,
             tmp_path / "net.onnx",
             export_params=True,
-            opset_version=11,
+            opset_version=13,
             input_names=["image"],
         )
     want = written(net, x, input_names=["image"])
@@ -229,6 +257,65 @@ def test_torchs_own_export_writes_the_integer_graph(venus, tmp_path):
             nn.Linear(2, 2).eval(), (torch.zeros(1, 2),), tmp_path / "plain.onnx", dynamo=False
         )
     assert [node.op_type for node in onnx.load(tmp_path / "plain.onnx").graph.node] == ["Gemm"]
+
+
+class Mixed(nn.Module):
+    """Layers between operators whose forms changed after opset 12, which stay in float."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.LayerNorm(6)
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = nn.functional.hardswish(self.conv(x))
+        first, second = torch.split(torch.softmax(x, 1), [2, 4], 1)
+        x = torch.cat([second, first], 1).mean((2, 3))
+        return torch.log_softmax(self.fc(self.norm(x).unsqueeze(1)).squeeze(1), 1)
+
+
+def test_the_opset_of_old_scripts(tmp_path):
+    """`opset_version=12, out_bits=None`: float operators between the layers have older forms."""
+    torch.manual_seed(0)
+    net, x = Mixed(), torch.randn(2, 3, 4, 4)
+    lo.torch.init(net, (nn.Conv2d, nn.Linear), out_bits=None)
+    net(x)
+    net.eval()
+    new = lo.torch.export(net, x, tmp_path / "new.onnx")
+    assert new.graph.opset_imports[""] == 18
+    lo.torch.export_debug(
+        net, x, tmp_path / "old.onnx", input_names=["x"], output_names=["y"], opset_version=12
+    )
+    old = onnx.load(tmp_path / "old.onnx")
+    assert {entry.domain: entry.version for entry in old.opset_import}[""] == 12
+    for node in old.graph.node:
+        if not node.domain:
+            onnx.checker.check_node(node, checker_context(12))
+    expected = lo.Session(tmp_path / "new.onnx")(x.numpy())
+    actual = lo.Session(tmp_path / "old.onnx")(x.numpy())
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+    torch.onnx.export(net, x, tmp_path / "patched.onnx", opset_version=12)
+    assert len(onnx.load(tmp_path / "patched.onnx").graph.node) == len(old.graph.node)
+
+
+def checker_context(opset):
+    """Return the context of onnx's checker for nodes of `opset`."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = 6, {"": opset}
+    return context
+
+
+def test_an_operator_without_an_older_form():
+    """The message names the node, and says what the graph has."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]>
+        g (float[1,2,4,4] x, float[1,4,4,2] at) => (float[1,2,4,4] y) {
+            [sample] y = GridSample (x, at)
+        }"""
+    )
+    with pytest.raises(ModelError, match="GridSample sample cannot be written in opset 12: the op"):
+        lower_opset(ir.as_model(model), 12)
 
 
 def test_other_sizes(generic):
