@@ -255,8 +255,11 @@ def get_linear_shape(node: ir.Node) -> LinearShape | None:
 
 
 def _has_8bit_output(node: ir.Node) -> bool:
-    """Whether `node` writes 8 bits (attribute `o_bits`, 8 by default)."""
-    return bool(ir.get_attr(node, "o_bits", 8) == 8)
+    """Whether `node` writes integers of 8 bits (attribute `o_bits`, 8 by default).
+
+    A layer that writes floats has no output scale.
+    """
+    return "scale_o" in node.attributes and ir.get_attr(node, "o_bits", 8) == 8
 
 
 def _get_planned_work_area(node: ir.Node, linear: LinearShape | None) -> int:

@@ -107,6 +107,9 @@ class PreparedModel:
         Whether the recipe of drafts applies instead of that of the configured effort.
     opened
         Cached onnxruntime sessions of host parts, by content (`FloatFallback`).
+    selects_generated
+        Whether the selectors of overrides select in `graph`, with the nodes that passes created,
+        instead of in `original`: they are names that a program took from it.
     """
 
     original: ir.Model
@@ -129,6 +132,7 @@ class PreparedModel:
     tail: DynamicTail | None = None
     is_draft: bool = False
     opened: FallbackSessionCache = field(default_factory=dict, compare=False)
+    selects_generated: bool = False
 
     @property
     def graph(self) -> ir.Model:
@@ -171,7 +175,7 @@ class PreparedModel:
 
     def selectors(self, graph: ir.Model) -> Selectors:
         """Return the resolver of selectors for `graph`, a version of the normalized graph."""
-        return Selectors(self.original, graph)
+        return Selectors(graph if self.selects_generated else self.original, graph)
 
     @property
     def effort(self) -> str:

@@ -6,7 +6,10 @@ The first step is `module_wrappers.get_effective_parameters`. The effect of the 
 is found by running them on two copies of the graph whose parameters have their element numbers as
 values, from 1 and from K + 1 on. An element that is c times element i becomes c i and c (i + K),
 which gives c and i; one that is equal in both copies is a constant. The result is verified on the
-actual values. The last factors are those that range adjustment and equalization move into weights.
+actual values. The two biases of a recurrent layer may be added by a pass: an element that is no
+multiple of one parameter element is looked for as the sum of two, on copies whose biases of the
+input or of the state are nearly zero. The last factors are those that range adjustment and
+equalization move into weights.
 A constant that a pass computes in any other way is frozen at its value, and its parameters are
 reported as untrained. Values that the net itself computes from parameters alone, such as a product
 of two, count as parameters of their own (`computed_constants`).
@@ -14,6 +17,7 @@ of two, count as parameters of their own (`computed_constants`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +37,15 @@ from .module_wrappers import get_effective_parameters, get_or_create_annotations
 __all__ = [
     "ConstantOrigins",
     "NetParameters",
+    "NumberedGraphs",
     "PlannedConstants",
     "fold_norms",
     "number_elements",
     "copy_with_parameters",
 ]
+
+#: A normalized graph for two numberings of the elements of its parameters.
+NumberedGraphs = tuple[ir.Model, ir.Model]
 
 #: Limit of elements: integers up to twice this number are exact in float32.
 _MAX_ELEMENTS = 1 << 23
@@ -204,7 +212,7 @@ def number_elements(arrays: Mapping[str, np.ndarray], offset: int = 0) -> dict[s
 
 @dataclass(frozen=True)
 class _ElementOrigin:
-    """Origin of the elements of a constant.
+    """Origin of the elements of a constant, or of one summand of each.
 
     Attributes
     ----------
@@ -223,6 +231,10 @@ class _ElementOrigin:
     factor: Any
 
 
+#: Origin of a summand of a constant, and its factors; None for 1.
+_Summand = tuple[_ElementOrigin, Tensor | None]
+
+
 class ConstantOrigins:
     """The origins of the constants of a normalized graph that follow from parameters.
 
@@ -239,14 +251,14 @@ class ConstantOrigins:
     Attributes
     ----------
     at
-        Node name and input index -> origin of each constant that depends on parameters; None if
-        its elements are not multiples of single parameter elements.
+        Node name and input index -> origins of each constant that depends on parameters, whose sum
+        it is; None if its elements are not multiples of parameter elements, or sums of two.
     """
 
     def __init__(
         self,
         normalized: ir.Model,
-        numbered: tuple[ir.Model, ir.Model],
+        numbered: NumberedGraphs,
         arrays: Mapping[str, np.ndarray],
     ) -> None:
         """Find the constants of `normalized` that depend on parameters, and their origins, in `at`.
@@ -260,47 +272,81 @@ class ConstantOrigins:
         flat_arrays = [array.reshape(-1) for array in arrays.values()]
         self._flat = np.concatenate([np.zeros(1, np.float32), *flat_arrays])
         self._starts = np.cumsum([1, *(array.size for array in flat_arrays)])
-        self.at: dict[tuple[str, int], _ElementOrigin | None] = {}
-        for node, first_node, second_node in _match_nodes(normalized, *numbered):
-            for index in range(len(node.inputs)):
-                actual = _float_constant(node, index)
-                first = _constant(first_node, index)
-                second = _constant(second_node, index)
-                if actual is None or first is None or second is None:
-                    continue
-                if first.shape == second.shape and np.array_equal(first, second, equal_nan=True):
-                    continue  # does not depend on parameters
-                origin = None
-                if actual.shape == first.shape == second.shape:
-                    origin = self._trace_elements(actual, first, second)
-                self.at[str(node.name), index] = origin
+        self._normalized = normalized
+        self.at: dict[tuple[str, int], tuple[_ElementOrigin, ...] | None] = {}
+        for key, (actual, first, second) in _iterate_constants(normalized, *numbered):
+            if first.shape == second.shape and np.array_equal(first, second, equal_nan=True):
+                continue  # does not depend on parameters
+            self.at[key] = None
+            if actual.shape == first.shape == second.shape:
+                self.at[key] = self._trace_sum(actual, ((first, second),))
 
-    def _trace_elements(
-        self, actual: np.ndarray, first: np.ndarray, second: np.ndarray
-    ) -> _ElementOrigin | None:
-        """Return the parameter elements that a constant's elements come from, and their factors.
-
-        None if an element is not a multiple of a single parameter element, or if the result does
-        not give the actual values.
+    def trace_sums(self, summands: tuple[NumberedGraphs, NumberedGraphs]) -> None:
+        """Look for constants without an origin as sums of two parameter elements, and add them.
 
         Parameters
         ----------
-        actual, first, second
-            The constant for the actual parameters and for the two numberings, of one shape.
+        summands
+            The numbered graphs twice: with only the first summands of the parameters, and with only
+            the second ones, the others being nearly zero.
+        """
+        (first, second), (third, fourth) = summands
+        for key, (actual, *numbers) in _iterate_constants(
+            self._normalized, first, second, third, fourth
+        ):
+            is_untraced = key in self.at and self.at[key] is None
+            if is_untraced and all(array.shape == actual.shape for array in numbers):
+                self.at[key] = self._trace_sum(
+                    actual, ((numbers[0], numbers[1]), (numbers[2], numbers[3]))
+                )
+
+    def _trace_sum(
+        self, actual: np.ndarray, numbers: Sequence[tuple[np.ndarray, np.ndarray]]
+    ) -> tuple[_ElementOrigin, ...] | None:
+        """Return the origins whose sum a constant is, one for each pair of its numbered values.
+
+        None if one cannot be found, or if their sum is not `actual`, the value of the constant.
+        """
+        origins = [self._trace_elements(first, second) for first, second in numbers]
+        total, depends = np.zeros(actual.shape), np.zeros(actual.shape, bool)
+        tolerance = 0.0  # a sum of two is rounded
+        for origin in origins:
+            if origin is None:
+                return None
+            indices = self._get_indices(origin)
+            summand = self._flat[indices] * origin.factor
+            if len(origins) > 1:
+                tolerance = max(tolerance, 1e-6 * float(np.abs(summand).max()))
+            total += summand
+            depends |= indices > 0
+        if actual[~depends].any() or not np.allclose(total, actual, rtol=1e-5, atol=tolerance):
+            return None
+        return tuple(origin for origin in origins if origin is not None)
+
+    def _get_indices(self, origin: _ElementOrigin) -> np.ndarray:
+        """Return the number of each element of `origin` among all parameters, in its shape."""
+        if origin.indices is not None:
+            return np.asarray(origin.indices.numpy().reshape(origin.shape))
+        start = int(self._starts[self._order.index(origin.parameter_names[0])])
+        return np.arange(start, start + math.prod(origin.shape)).reshape(origin.shape)
+
+    def _trace_elements(self, first: np.ndarray, second: np.ndarray) -> _ElementOrigin | None:
+        """Return the parameter elements that a constant's elements come from, and their factors.
+
+        None if an element is not a multiple of a single parameter element, or if none depends on
+        one. `first` and `second` are the constant for the two numberings, of one shape.
         """
         depends = first != second
-        if not (np.isfinite(first).all() and np.isfinite(second).all()) or actual[~depends].any():
+        if not (np.isfinite(first).all() and np.isfinite(second).all()) or not depends.any():
             return None
         element_count = len(self._flat) - 1
-        factor = np.ones(actual.shape)
+        factor = np.ones(first.shape)
         factor[depends] = (second[depends].astype(np.float64) - first[depends]) / element_count
         for common_factor in (1.0, float(np.median(factor[depends]))):
             if np.allclose(factor, common_factor, rtol=1e-5, atol=0):
-                factor = np.full(actual.shape, common_factor)
+                factor = np.full(first.shape, common_factor)
         indices = np.where(depends, np.rint(first / factor), 0).astype(np.int64)
         if indices.min() < 0 or indices.max() > element_count:
-            return None
-        if not np.allclose(self._flat[indices] * factor, actual, rtol=1e-5, atol=0):
             return None
         flat_indices = indices.reshape(-1)
         owners = np.unique(np.searchsorted(self._starts, indices[depends], side="right") - 1)
@@ -316,14 +362,15 @@ class ConstantOrigins:
     @property
     def untraceable_nodes(self) -> list[str]:
         """The names of the nodes with a constant that depends on parameters but has no origin."""
-        return list(dict.fromkeys(name for (name, _), origin in self.at.items() if origin is None))
+        return list(
+            dict.fromkeys(name for (name, _), origins in self.at.items() if origins is None)
+        )
 
     def get_parameter_names(self, node: ir.Node) -> set[str]:
         """Return the names of the parameters that the constant inputs of `node` come from."""
         names: set[str] = set()
         for index in range(len(node.inputs)):
-            origin = self.at.get((str(node.name), index))
-            if origin is not None:
+            for origin in self.at.get((str(node.name), index)) or ():
                 names.update(origin.parameter_names)
         return names
 
@@ -339,20 +386,23 @@ class ConstantOrigins:
         are listed as frozen.
         """
         transform_factors = _get_transform_factors(planned)
-        constants: dict[str, tuple[_ElementOrigin, Tensor | None]] = {}
+        constants: dict[str, list[_Summand]] = {}
         frozen = []
         for node in planned.graph.graph:
             for index in range(len(node.inputs)):
                 key = str(node.name), index
                 if key not in self.at:
                     continue
-                name, origin = ir.input_name(node, index), self.at[key]
-                if origin is None:
+                name, origins = ir.input_name(node, index), self.at[key]
+                if origins is None:
                     frozen.append(name)
                     continue
-                factor = (transform_factors[key] * origin.factor).astype(np.float64)
-                is_unscaled = bool(np.all(factor == 1))
-                constants[name] = origin, None if is_unscaled else torch.from_numpy(factor)
+                constants[name] = []
+                for origin in origins:
+                    factor = (transform_factors[key] * origin.factor).astype(np.float64)
+                    is_unscaled = bool(np.all(factor == 1))
+                    scaling = None if is_unscaled else torch.from_numpy(factor)
+                    constants[name].append((origin, scaling))
         return PlannedConstants(self._order, constants, tuple(frozen))
 
 
@@ -364,7 +414,7 @@ class PlannedConstants:
     order
         Names of all parameters in the order of their element numbers.
     constants
-        Constant -> origin of its elements and factor, or None for 1.
+        Constant -> summands of its elements: their origin and factor, or None for 1.
     frozen
         Names of the constants that keep their values from the trace.
     """
@@ -372,7 +422,7 @@ class PlannedConstants:
     def __init__(
         self,
         order: Sequence[str],
-        constants: Mapping[str, tuple[_ElementOrigin, Tensor | None]],
+        constants: Mapping[str, Sequence[_Summand]],
         frozen: tuple[str, ...] = (),
     ) -> None:
         """Keep the origins of the constants by name, with their factors (None for 1).
@@ -385,34 +435,52 @@ class PlannedConstants:
     def find_untrained_parameters(self, used_constants: Collection[str]) -> list[str]:
         """Return the parameters on which none of `used_constants` depends, in the net's order."""
         trained: set[str] = set()
-        for name, (origin, _) in self._constants.items():
+        for name, summands in self._constants.items():
             if name in used_constants:
-                trained.update(origin.parameter_names)
+                for origin, _ in summands:
+                    trained.update(origin.parameter_names)
         return [name for name in self._order if name not in trained]
 
     def tensors(self, effective: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
         """Return those constants in `names` that come from the parameters `effective`, as tensors.
 
         `effective` are the parameters by name after folding and clamping. Each element is a
-        parameter's element times its factor, with gradient; elements without one are zero.
+        parameter's element times its factor, or a sum of two of these, with gradient; elements
+        without one are zero.
         """
         flat: Tensor | None = None
         tensors: dict[str, Tensor] = {}
-        for name, (origin, factor) in self._constants.items():
+        for name, summands in self._constants.items():
             if name not in names:
                 continue
-            if origin.indices is None:
-                tensor = effective[origin.parameter_names[0]]
-            else:
-                if flat is None:
-                    parameters = [effective[key].reshape(-1) for key in self._order]
-                    flat = torch.cat([parameters[0].new_zeros(1), *parameters])
-                tensor = flat[origin.indices.to(flat.device)]
-            tensor = tensor.reshape(origin.shape)
-            if factor is not None:
-                tensor = (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
-            tensors[name] = tensor
+            if flat is None and any(origin.indices is not None for origin, _ in summands):
+                parameters = [effective[key].reshape(-1) for key in self._order]
+                flat = torch.cat([parameters[0].new_zeros(1), *parameters])
+            terms = [_select_elements(effective, flat, *summand) for summand in summands]
+            tensors[name] = terms[0] if len(terms) == 1 else torch.stack(terms).sum(0)
         return tensors
+
+
+def _select_elements(
+    effective: Mapping[str, Tensor],
+    flat: Tensor | None,
+    origin: _ElementOrigin,
+    factor: Tensor | None,
+) -> Tensor:
+    """Return a summand of a constant: the elements of `origin` times `factor` (None for 1).
+
+    `effective` are the parameters by name, and `flat` a zero and all their elements, which is
+    needed unless the origin is a single parameter.
+    """
+    if origin.indices is None:
+        tensor = effective[origin.parameter_names[0]]
+    else:
+        assert flat is not None
+        tensor = flat[origin.indices.to(flat.device)]
+    tensor = tensor.reshape(origin.shape)
+    if factor is not None:
+        tensor = (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
+    return tensor
 
 
 def _constant(node: ir.Node, index: int) -> np.ndarray | None:
@@ -429,26 +497,36 @@ def _float_constant(node: ir.Node, index: int) -> np.ndarray | None:
     return array if array is not None and array.dtype == np.float32 else None
 
 
-def _match_nodes(
-    first: ir.Model, second: ir.Model, third: ir.Model
-) -> Iterator[tuple[ir.Node, ir.Node, ir.Node]]:
-    """Yield triples of corresponding nodes of three versions of a graph.
+def _iterate_constants(
+    normalized: ir.Model, *numbered: ir.Model
+) -> Iterator[tuple[tuple[str, int], list[np.ndarray]]]:
+    """Yield (node name, input index) and values of each float32 constant of `normalized`.
+
+    The first value is that of `normalized`, the others those of the `numbered` versions of it.
+    """
+    for nodes in _match_nodes(normalized, *numbered):
+        for index in range(len(nodes[0].inputs)):
+            actual = _float_constant(nodes[0], index)
+            others = [_constant(node, index) for node in nodes[1:]]
+            values = [array for array in (actual, *others) if array is not None]
+            if len(values) == len(nodes):
+                yield (str(nodes[0].name), index), values
+
+
+def _match_nodes(*graphs: ir.Model) -> Iterator[tuple[ir.Node, ...]]:
+    """Yield tuples of corresponding nodes of versions of a graph.
 
     They correspond by position if all have the same sequence of operators, else by name, without
     nodes that one of them lacks.
     """
-    first_nodes, second_nodes, third_nodes = (list(graph.graph) for graph in (first, second, third))
-    operator_lists = {
-        tuple(node.op_type for node in nodes) for nodes in (first_nodes, second_nodes, third_nodes)
-    }
-    if len(operator_lists) == 1:
-        yield from zip(first_nodes, second_nodes, third_nodes, strict=True)
+    node_lists = [list(graph.graph) for graph in graphs]
+    if len({tuple(node.op_type for node in nodes) for nodes in node_lists}) == 1:
+        yield from zip(*node_lists, strict=True)
         return
-    second_by_name = {str(node.name): node for node in second_nodes}
-    third_by_name = {str(node.name): node for node in third_nodes}
-    for name, node in {str(node.name): node for node in first_nodes}.items():
-        if name in second_by_name and name in third_by_name:
-            yield node, second_by_name[name], third_by_name[name]
+    nodes_by_name = [{str(node.name): node for node in nodes} for nodes in node_lists]
+    for name in nodes_by_name[0]:
+        if all(name in nodes for nodes in nodes_by_name):
+            yield tuple(nodes[name] for nodes in nodes_by_name)
 
 
 def _get_transform_factors(planned: PlannedModel) -> dict[tuple[str, int], np.ndarray]:

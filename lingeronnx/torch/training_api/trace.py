@@ -41,6 +41,7 @@ from .module_wrappers import LayerBits, get_annotations, original_classes
 from .parameter_constants import (
     ConstantOrigins,
     NetParameters,
+    NumberedGraphs,
     PlannedConstants,
     copy_with_parameters,
     fold_norms,
@@ -284,11 +285,15 @@ def trace_net(
     graph = copy_with_parameters(exported.graph, arrays)
     prepared = prepare_model(graph, data, None, config, hold_out=False)
     constants = ConstantOrigins(prepared.graph, numbered_graphs, arrays)
+    if constants.untraceable_nodes:
+        summands = _prepare_summands(exported.graph, parameters, arrays, feeds, config)
+        if summands is not None:
+            constants.trace_sums(summands)
     layers = _ChosenLayers(prepared, constants, parameters, exported.scopes, settings)
     prepared = prepared.with_host_nodes(layers.float_reasons)
     conf = QuantConfig.of(_make_config(settings, layers.get_overrides(prepared)))
     conf.check_platform(prepared.target)
-    prepared = replace(prepared, conf=conf)
+    prepared = replace(prepared, conf=conf, selects_generated=True)
     planned = plan_model(prepared, plan)
     for name, tensor in frozen.items():
         ir.set_initializer_value(planned.graph.graph.initializers[name], tensor.numpy())
@@ -336,23 +341,52 @@ def _prepare_numbered_graphs(
     arrays: Mapping[str, np.ndarray],
     feeds: Mapping[str, np.ndarray],
     config: dict[str, Any],
-) -> tuple[ir.Model, ir.Model]:
+    zeros: Mapping[str, np.ndarray] | None = None,
+) -> NumberedGraphs:
     """Prepare two copies of `graph` whose parameters have their element numbers as values.
 
     The numbers of the first copy start at 1, those of the second after the total number of
     elements. From the difference follows which element each constant comes from, and its factor.
-    `arrays` has the parameters by name, `feeds` the inputs, `config` the settings of `quantize`.
+    `arrays` has the parameters by name, `feeds` the inputs, `config` the settings of `quantize`,
+    and `zeros` the values of parameters that get no numbers.
     """
     total = sum(array.size for array in arrays.values())
     first, second = (
         prepare_model(
-            copy_with_parameters(graph, number_elements(arrays, offset)),
+            copy_with_parameters(graph, {**number_elements(arrays, offset), **(zeros or {})}),
             feeds,
             None,
             config,
             hold_out=False,
         ).graph
         for offset in (0, total)
+    )
+    return first, second
+
+
+def _prepare_summands(
+    graph: ir.Model,
+    parameters: NetParameters,
+    arrays: Mapping[str, np.ndarray],
+    feeds: Mapping[str, np.ndarray],
+    config: dict[str, Any],
+) -> tuple[NumberedGraphs, NumberedGraphs] | None:
+    """Prepare numbered graphs without the state's biases, and without the input's.
+
+    A pass may add these two biases of a recurrent layer. None if no parameter is such a bias. The
+    arguments are those of `_prepare_numbered_graphs`.
+    """
+    zeros_by_prefix: dict[str, dict[str, np.ndarray]] = {"bias_hh": {}, "bias_ih": {}}
+    for name, array in arrays.items():
+        module, attribute = parameters.owner_of_name.get(name, (None, ""))
+        for prefix, zeros in zeros_by_prefix.items():
+            if isinstance(module, nn.RNNBase) and attribute.startswith(prefix):
+                zeros[name] = np.full_like(array, _NONZERO_PLACEHOLDER)
+    if not all(zeros_by_prefix.values()):
+        return None
+    first, second = (
+        _prepare_numbered_graphs(graph, arrays, feeds, config, zeros)
+        for zeros in zeros_by_prefix.values()
     )
     return first, second
 
