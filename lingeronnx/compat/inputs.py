@@ -13,7 +13,17 @@ from ..ir import ir
 from ..quantization import QuantizedModel
 from ..runtime.session import Session
 
-__all__ = ["Model", "TorchModule", "convert_inputs", "export_if_module", "is_module"]
+__all__ = [
+    "Model",
+    "OnnxModel",
+    "TorchModule",
+    "convert_inputs",
+    "export_if_module",
+    "get_initialised_model",
+    "get_trace_exporter",
+    "is_initialised",
+    "is_module",
+]
 
 
 class TorchModule(Protocol):
@@ -34,8 +44,19 @@ def is_module(model: object) -> TypeGuard[TorchModule]:
     return hasattr(model, "named_modules")
 
 
+def is_initialised(model: object) -> bool:
+    """Whether `model` is a net after `lo.torch.init`."""
+    if not is_module(model):
+        return False
+    from ..torch.training_api.quantized_net import QuantizedNet
+
+    return isinstance(model, QuantizedNet)
+
+
 def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
     """Return an ONNX model as it is; export a torch module to `path` and return a session on it.
+
+    Of a net after `lo.torch.init` it is the integer graph.
 
     Parameters
     ----------
@@ -46,9 +67,37 @@ def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
     """
     if isinstance(model, OnnxModel):
         return model
+    quantized = get_initialised_model(model, example)
+    if quantized is not None:
+        return quantized
     from ..torch.exporter.hooks import export_session as export
 
     return export(model, example, path)
+
+
+def get_initialised_model(model: object, example: object = None) -> QuantizedModel | None:
+    """Return the integer graph of a net after `lo.torch.init`, and None for anything else.
+
+    `example` are arguments of a call, for a net that was not called yet; raises ConfigError if it
+    is needed.
+    """
+    if not is_initialised(model):
+        return None
+    from ..torch.training_api.observed_net import get_quantized_model
+
+    return get_quantized_model(model, example)
+
+
+def get_trace_exporter(model: object) -> str | None:
+    """Return the exporter that a net after `lo.torch.init` was traced with, None for other objects.
+
+    The float net has the same tensor names in an export by the same exporter.
+    """
+    if not is_initialised(model):
+        return None
+    from ..torch.training_api.quantized_net import get_qat_state
+
+    return get_qat_state(model).settings.exporter
 
 
 def convert_inputs(example: object, names: Sequence[str]) -> object:

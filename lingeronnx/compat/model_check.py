@@ -35,6 +35,7 @@ def check_qat_model(
     model
         A path or graph, float (planned on the example inputs) or integer; a result of `quantize`;
         or a torch module, whose submodules are counted by calls in the second part of the result.
+        Of a net after `lo.torch.init` the integer graph is checked.
     example_inputs
         Inputs of the model.
     save_results
@@ -86,10 +87,10 @@ def _add_call_counts(
 
     Each entry is (path, type, how often one call of the module calls it).
     """
-    from ..torch.exporter.hooks import count_module_calls
+    from ..torch.training_api.observed_net import count_float_calls
 
     call_counts = [
         (path, module_type, str(count))
-        for path, module_type, count in count_module_calls(module, example_inputs)
+        for path, module_type, count in count_float_calls(module, example_inputs)
     ]
     return replace(structure, use_counts=[*structure.use_counts, *call_counts])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +22,11 @@ from ..analysis.profile.profile_file import PROFILE_FILE, save_profile
 from ..analysis.profile.recording import TENSORS_FOLDER, RecordedSession
 from ..common.errors import ConfigError, DataError
 from ..common.files import ensure_folder, write_text
+from ..ir.name_mapping import get_module_name
 from ..quantization import QuantizedModel
 from ..runtime.dump import DumpFolder
 from ..runtime.session import Session
-from .inputs import is_module
+from .inputs import is_initialised, is_module
 
 __all__ = ["EXPORTED_FILE", "Dumper", "InfoManager", "ModelProfiler"]
 
@@ -34,6 +35,9 @@ EXPORTED_FILE = "model.onnx"
 
 
 # ---- output tables ------------------------------------------------------------------------------
+
+#: An operator type, a class of modules, or a function, which is refused with the reason.
+_OperatorKind = str | type | Callable[..., Any]
 
 _ROOT = "root."  # prefix of the layer names
 
@@ -71,7 +75,8 @@ class Dumper:
         ----------
         model
             A `Session`, a `QuantizedModel`, a torch module, or a path, for which a session is
-            opened.
+            opened. Of a net after `lo.torch.init` the tensors of its integer graph are recorded,
+            named by modules where these have written them.
         match_pattern
             Regular expression for the names of the layers to record.
 
@@ -83,10 +88,14 @@ class Dumper:
         Raises
         ------
         ConfigError
-            If `model` is anything else, or no layer matches.
+            If `model` is anything else, or no layer matches; in a net after `lo.torch.init` that is
+            found at its first call.
         """
         if isinstance(model, str | os.PathLike):
             model = Session(model)
+        if is_initialised(model):
+            self._watch_integer_calls(model, match_pattern)
+            return model
         if isinstance(model, QuantizedModel | Session):
             session = model if isinstance(model, Session) else model.runner
             table = OutputCollector(select_layers(session, match_pattern, _ROOT), session)
@@ -108,6 +117,22 @@ class Dumper:
         self._tables.append(table)
         return model
 
+    def _watch_integer_calls(self, net: Any, match_pattern: str) -> None:  # noqa: ANN401 - torch
+        """Record the integer graph of a net after `lo.torch.init` at all further calls of the net.
+
+        Raises ConfigError, at the first call, if no layer has a name that matches.
+        """
+        from ..torch.training_api.observed_net import mirror_integer_calls
+
+        def watch(model: QuantizedModel) -> None:
+            """Record the runs of the session of `model` from now on."""
+            layers = _name_layers_by_module(model.runner, match_pattern)
+            table = OutputCollector(layers, model.runner)
+            self._watches.enter_context(model.runner.watched(table.add))
+            self._tables.append(table)
+
+        self._watches.enter_context(mirror_integer_calls(net, watch))
+
     def save_out_analyse_log(
         self, save_log_path: str | os.PathLike[str] = "Analyse_layer_output.log"
     ) -> list[OutlierRow]:
@@ -128,6 +153,30 @@ class Dumper:
         return rows
 
 
+def _name_layers_by_module(session: Session, match_pattern: str) -> dict[str, str]:
+    """Return {tensor: layer name} of the node outputs of an integer graph whose names match.
+
+    The last tensor of a torch module is named ``root.`` and the path of the module, others by the
+    path and their node. Raises ConfigError if none matches.
+    """
+    matches = compile_name_filter(match_pattern, _ROOT)
+    path_by_tensor: dict[str, str] = {}
+    last_tensors: dict[str, str] = {}
+    for node in session.model.graph:
+        for value in node.outputs:
+            path = get_module_name(node)
+            path_by_tensor[str(value.name)] = path
+            last_tensors[path] = str(value.name)
+    layers = {}
+    for tensor, path in path_by_tensor.items():
+        layer = path if last_tensors[path] == tensor else f"{path}.{tensor.split('/')[-1]}"
+        if matches(layer):
+            layers[tensor] = _ROOT + layer
+    if not layers:
+        raise ConfigError(f"no layer has a name that matches '{match_pattern}'")
+    return layers
+
+
 # ---- profiles -----------------------------------------------------------------------------------
 
 
@@ -143,7 +192,8 @@ class ModelProfiler:
     ----------
     model
         A `Session`, a `QuantizedModel`, a torch module, which is exported at its first call, or a
-        path, for which a session is opened: call `p.model` then.
+        path, for which a session is opened: call `p.model` then. Of a net after `lo.torch.init` the
+        integer graph is profiled.
     out_dir
         Folder for profile.npz and, in tensors/, the values of all tensors, which `QuantAnalysis`
         can read.
@@ -174,6 +224,10 @@ class ModelProfiler:
         if isinstance(self.model, QuantizedModel | Session):
             session = self.model if isinstance(self.model, Session) else self.model.runner
             self._watch_session(session)
+        elif is_initialised(self.model):
+            from ..torch.training_api.observed_net import mirror_integer_calls
+
+            self._open.enter_context(mirror_integer_calls(self.model, self._watch_integer_graph))
         elif is_module(self.model):
             from ..torch.exporter.hooks import mirror_calls
 
@@ -191,6 +245,11 @@ class ModelProfiler:
         self._open.__exit__(error_type, *error_info)
         if error_type is None and self._recorder is not None and self._recorder.has_run:
             save_profile(self._recorder.profile(), self.out_dir / PROFILE_FILE)
+
+    def _watch_integer_graph(self, model: QuantizedModel) -> None:
+        """Save the integer graph of a net after `lo.torch.init`, and record its session."""
+        model.save(self.out_dir / EXPORTED_FILE)
+        self._watch_session(model.runner)
 
     def _watch_session(self, session: Session) -> None:
         """Record all tensors of the calls of `session` until the block ends.
@@ -237,7 +296,7 @@ class InfoManager:
         self,
         out_dir: str | os.PathLike[str] | None = None,
         prefixes: Sequence[str] | None = None,
-        types: Sequence[str | type] | None = None,
+        types: Sequence[_OperatorKind] | None = None,
         with_stack: bool = False,
     ) -> Path:
         """Write the statistics of the operators to statistic.txt and return its path.
@@ -261,7 +320,7 @@ class InfoManager:
         self,
         out_dir: str | os.PathLike[str] | None = None,
         prefixes: Sequence[str] | None = None,
-        types: Sequence[str | type] | None = None,
+        types: Sequence[_OperatorKind] | None = None,
         force_per_channel: bool = False,
     ) -> Path:
         """Write histograms to the folder tensorboard in `out_dir` and return its path.
@@ -296,7 +355,7 @@ class InfoManager:
                 recorder.add(name, array, qparams)
         return recorder.profile()
 
-    def _filter_by_class(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
+    def _filter_by_class(self, profile: Profile, types: Sequence[_OperatorKind] | None) -> Profile:
         """Return a copy of `profile` with the entries of modules of the classes in `types`.
 
         Entries of operator types in `types` are included too. If `types` has no class, `profile` is
@@ -305,9 +364,17 @@ class InfoManager:
         Raises
         ------
         ConfigError
-            If no entry remains.
+            If no entry remains, or for a function such as F.interpolate.
         """
         requested = _as_tuple(types)
+        for item in requested:
+            if not isinstance(item, str | type):
+                operators = ", ".join(sorted({entry.op for entry in profile.entries}))
+                raise ConfigError(
+                    f"types: {getattr(item, '__name__', item)} is a function, and operators do not "
+                    f"know the function that called them; pass operator types ({operators}) or "
+                    "classes of modules"
+                )
         classes = tuple(item for item in requested if isinstance(item, type))
         if not classes:
             return profile
@@ -325,12 +392,16 @@ class InfoManager:
         return replace(profile, entries=entries)
 
 
-def _as_tuple(types: Sequence[str | type] | None) -> tuple[str | type, ...]:
+def _as_tuple(types: Sequence[_OperatorKind] | None) -> tuple[_OperatorKind, ...]:
     """Return the argument `types`, which may be a single item or None, as a tuple."""
-    return (types,) if isinstance(types, str | type) else tuple(types or ())
+    if types is None:
+        return ()
+    if isinstance(types, str) or callable(types):
+        return (types,)
+    return tuple(types)
 
 
-def _operator_types(types: Sequence[str | type] | None) -> list[str] | None:
+def _operator_types(types: Sequence[_OperatorKind] | None) -> list[str] | None:
     """Return the operator types (texts) in `types`, or None if it also has classes.
 
     None selects everything, because entries were selected by class already.

@@ -21,7 +21,14 @@ from ..quantization.lower import extract_plan
 from ..runtime.data import Data
 from ..runtime.dump import write_npz
 from ..runtime.session import Session
-from .inputs import Model, convert_inputs, is_module
+from .inputs import (
+    Model,
+    OnnxModel,
+    convert_inputs,
+    get_initialised_model,
+    get_trace_exporter,
+    is_module,
+)
 from .profilers import EXPORTED_FILE
 
 __all__ = ["BAD_CASE_FILE", "QuantAnalysis"]
@@ -39,9 +46,11 @@ class QuantAnalysis:
     ----------
     baseline_model
         The float model: a path, graph, `Session` or torch module, which is exported when its inputs
-        are known; or a result of `quantize`, whose plan is computed in float.
+        are known; or a result of `quantize` or a net after `lo.torch.init`, whose plan is computed
+        in float.
     analysis_model
-        A result of `quantize`; for "quantized" also an integer graph.
+        A result of `quantize`, or a net after `lo.torch.init` that was called; for "quantized" also
+        an integer graph.
     analysis_model_type
         "fake_quant" to compute the plan in float, "quantized" to compute in integers.
     out_dir
@@ -56,7 +65,7 @@ class QuantAnalysis:
     def __init__(
         self,
         baseline_model: Model,
-        analysis_model: str | os.PathLike[str] | ir.Model | Session | QuantizedModel,
+        analysis_model: Model,
         analysis_model_type: str,
         out_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -70,13 +79,21 @@ class QuantAnalysis:
                 f"analysis_model_type = '{analysis_model_type}'; it must be one of "
                 f"{', '.join(_ANALYSIS_TYPES)}"
             )
+        baseline_model = get_initialised_model(baseline_model) or baseline_model
+        self._trace_exporter = get_trace_exporter(analysis_model)
+        analysis_model = get_initialised_model(analysis_model) or analysis_model
+        if not isinstance(analysis_model, OnnxModel):
+            raise ConfigError(
+                f"the analysed {type(analysis_model).__name__} is a float module; call "
+                "lo.torch.init and the net once, or pass a result of quantize"
+            )
         if analysis_model_type == "fake_quant" and not isinstance(analysis_model, QuantizedModel):
             raise ConfigError(
                 "fake_quant computes a plan in float: pass a result of quantize, not a file or "
                 "graph"
             )
         self._baseline = baseline_model
-        self._analysed = analysis_model
+        self._analysed: OnnxModel = analysis_model
         self._type = analysis_model_type
         self.out_dir = ensure_folder(out_dir or ".")
         self._bad_case: dict[str, np.ndarray] | None = None
@@ -384,7 +401,10 @@ class QuantAnalysis:
         from ..torch.exporter.hooks import export_session_for
 
         return export_session_for(
-            self._baseline, self._require_bad_case(), self.out_dir / "baseline.onnx"
+            self._baseline,
+            self._require_bad_case(),
+            self.out_dir / "baseline.onnx",
+            self._trace_exporter,
         )
 
     def _baseline_source(self) -> TensorSource:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from tests.case_selection import mark_rest_slow
 from tests.nets import Net
@@ -222,3 +223,34 @@ def test_a_better_plan_as_baseline(made, tmp_path) -> None:
 def test_quant_analysis_says_what_it_does_not_take(made, kind, message) -> None:
     with pytest.raises(lo.ConfigError, match=message):
         lo.compat.QuantAnalysis(made[0] / "net.onnx", made[0] / "net.onnx", kind)
+
+
+def test_the_place_in_the_source(tmp_path):
+    """`ModelProfiler` of a torch module with `with_stack`: the line of each operator's call."""
+    torch = pytest.importorskip("torch")
+    import torch.nn.functional as F  # noqa: N812 - as users write it
+
+    class Enlarged(torch.nn.Module):
+        """A layer, a function of torch, and an operator."""
+
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(2, 3, 3)
+
+        def forward(self, x):
+            x = self.conv(x)
+            x = F.interpolate(x, scale_factor=2.0)
+            return torch.relu(x)
+
+    net = Enlarged().eval()
+    line = Enlarged.forward.__code__.co_firstlineno
+    with lo.compat.ModelProfiler(net, tmp_path) as p:
+        net(torch.zeros(1, 2, 5, 5))
+    table = p.get_info_manager.table(with_stack=True).read_text()
+    assert "unknown" not in table
+    for operator, offset in (("Resize", 2), ("Relu", 3)):
+        row = next(row for row in table.splitlines() if f"| {operator} " in row)
+        assert f"test_two_models.py:{line + offset} in forward" in row
+    with pytest.raises(ConfigError, match=r"types: interpolate is a function.*Conv, Relu, Resize"):
+        p.get_info_manager.table(types=(F.interpolate,))
+    assert "Resize" in p.get_info_manager.table(types=("Resize",)).read_text()

@@ -35,10 +35,13 @@ except ModuleNotFoundError as error:
         "the export needs onnxscript, which is not installed: pip install 'lingeronnx[torch]'"
     ) from error
 
-__all__ = ["SCOPE_KEY", "clean_graph", "sort_initializers"]
+__all__ = ["SCOPE_KEY", "STACK_KEY", "clean_graph", "sort_initializers"]
 
 #: Metadata key of exported nodes: the path of the module, such as ``layer1.0.conv``.
 SCOPE_KEY = "lingeronnx.scope"
+
+#: Metadata key of nodes that torch's dynamo exporter writes: the calls that led to the node.
+STACK_KEY = "pkg.torch.onnx.stack_trace"
 
 DumpGraph = Callable[[str, ir.Model], None]
 
@@ -49,6 +52,7 @@ def clean_graph(
     feeds: Sequence[Mapping[str, np.ndarray]],
     with_scopes: bool,
     dump: DumpGraph,
+    keep_stacks: bool = False,
 ) -> dict[str, str]:
     """Clean up an exported graph in place.
 
@@ -64,6 +68,8 @@ def clean_graph(
         Whether to name nodes by module path.
     dump
         Called with the name of each step and the graph after it.
+    keep_stacks
+        Whether nodes keep their place in the source, as `STACK_KEY` of their metadata.
 
     Returns
     -------
@@ -80,7 +86,7 @@ def clean_graph(
     dump("packed", model)
     _drop_unused_initializers(model)
     paths = _assign_names(model, set(parameters.values()), with_scopes)
-    _strip_metadata(model)
+    _strip_metadata(model, keep_stacks)
     dump("named", model)
     return paths
 
@@ -342,26 +348,34 @@ _MAX_SCOPE_DISTANCE = 8
 
 
 def _find_scope(node: ir.Node) -> str:
-    """Return the module path of `node`, or of the nearest producer that has one, else "".
+    """Return the module path of `node`, or of the nearest producer that has one, else ""."""
+    return _find_metadata(node, SCOPE_KEY)
 
-    Nodes that the folding created have no path of their own; at most 8 nodes are looked at.
+
+def _find_metadata(node: ir.Node, key: str) -> str:
+    """Return the metadata `key` of `node`, or of the nearest producer that has it, else "".
+
+    Nodes that the folding created have none of their own; at most 8 nodes are looked at.
     """
     current: ir.Node | None = node
     for _ in range(_MAX_SCOPE_DISTANCE):
         if current is None:
             break
-        if SCOPE_KEY in current.metadata_props:
-            return current.metadata_props[SCOPE_KEY]
+        if key in current.metadata_props:
+            return current.metadata_props[key]
         producers = [value.producer() for value in current.inputs if value is not None]
         current = next((producer for producer in producers if producer is not None), None)
     return ""
 
 
-def _strip_metadata(model: ir.Model) -> None:
+def _strip_metadata(model: ir.Model, keep_stacks: bool) -> None:
     """Remove metadata and doc strings of model, nodes and values, and inner shapes, in place.
 
-    Shapes of graph inputs and outputs stay.
+    Shapes of graph inputs and outputs stay, and with `keep_stacks` the stacks of nodes.
     """
+    stacks = {}
+    if keep_stacks:
+        stacks = {node: _find_metadata(node, STACK_KEY) for node in model.graph.all_nodes()}
     io_values = {*model.graph.inputs, *model.graph.outputs}
     objects: list[Any] = [model, model.graph, *io_values, *model.graph.initializers.values()]
     for node in model.graph.all_nodes():
@@ -373,6 +387,9 @@ def _strip_metadata(model: ir.Model) -> None:
     for item in objects:
         item.metadata_props.clear()
         item.doc_string = None
+    for node, stack in stacks.items():
+        if stack:
+            node.metadata_props[STACK_KEY] = stack
 
 
 def sort_initializers(model: ir.Model) -> None:

@@ -90,6 +90,7 @@ def export(
     checkpoint: Any = None,
     tolerance: float = TOLERANCE,
     debug_dump: str | os.PathLike[str] | None = None,
+    keep_stacks: bool = False,
 ) -> Exported:
     """Export a model to a float ONNX file.
 
@@ -125,6 +126,9 @@ def export(
         Limit of the difference from torch, relative to the largest magnitude of an output.
     debug_dump
         Folder for all intermediate graphs.
+    keep_stacks
+        Whether the file notes for each node the place in the source, as dynamo knows it. It is
+        private then: it has paths of this machine.
 
     Raises
     ------
@@ -158,6 +162,7 @@ def export(
             scopes=scopes,
             tolerance=tolerance,
             dump=dump,
+            keep_stacks=keep_stacks,
         )
     _check_file(verified.graph)
     dump.graph("final", verified.graph)
@@ -203,6 +208,7 @@ def _export_verified(
     scopes: bool,
     tolerance: float,
     dump: _GraphDump,
+    keep_stacks: bool,
 ) -> _VerifiedExport:
     """Trace `module` with the arguments of a call, clean up the graph, and compare it with torch.
 
@@ -233,7 +239,9 @@ def _export_verified(
     dump.graph("exported", graph)
     feeds = [run.feed for run in runs]
     with suppress_output():
-        paths = clean_graph(graph, _map_shared_parameters(module), feeds, scopes, dump.graph)
+        paths = clean_graph(
+            graph, _map_shared_parameters(module), feeds, scopes, dump.graph, keep_stacks
+        )
     _declare_io(graph, inputs, axes, _get_output_dims(names, runs, labels), notes)
     difference = compare_with_torch(graph, names, runs, tolerance)
     return _VerifiedExport(graph, notes, paths, runs, difference)

@@ -139,7 +139,11 @@ def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]
 
 
 def export_session(
-    model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None
+    model: nn.Module,
+    args: Any,
+    path: str | os.PathLike[str],
+    kwargs: Any = None,
+    keep_stacks: bool = False,
 ) -> Session:
     """Export `model` to the file `path`, and return a session on it.
 
@@ -151,13 +155,18 @@ def export_session(
         A tuple of arguments, a dict of keyword arguments, or a single argument.
     kwargs
         Further keyword arguments, or None.
+    keep_stacks
+        Whether nodes of the file note their place in the source.
     """
     args = args if isinstance(args, tuple | dict) else (args,)
-    return Session(export(model, args, path, kwargs=kwargs or None).path)
+    return Session(export(model, args, path, kwargs=kwargs or None, keep_stacks=keep_stacks).path)
 
 
 def export_session_for(
-    model: nn.Module, feeds: Mapping[str, np.ndarray], path: str | os.PathLike[str]
+    model: nn.Module,
+    feeds: Mapping[str, np.ndarray],
+    path: str | os.PathLike[str],
+    exporter: str | None = None,
 ) -> Session:
     """Export `model` to `path` and return a session on it.
 
@@ -165,9 +174,12 @@ def export_session_for(
     ----------
     feeds
         Positional arguments of the model in order, by the names that its inputs get.
+    exporter
+        Name of the exporter, or None for the default one.
     """
     args = tuple(torch.from_numpy(np.array(array)) for array in feeds.values())
-    return Session(export(model, args, path, input_names=list(feeds)).path)
+    exported = export(model, args, path, input_names=list(feeds), exporter=exporter)
+    return Session(exported.path)
 
 
 @contextlib.contextmanager
@@ -179,7 +191,8 @@ def mirror_calls(
     Parameters
     ----------
     path
-        File for the export, which is written at the first call.
+        File for the export, which is written at the first call; its nodes note their place in the
+        source.
     on_session
         Called with the session on the export, before its first run.
     """
@@ -198,7 +211,7 @@ def mirror_calls(
         is_busy = True
         try:
             if session is None:
-                session = export_session(model, args, path, kwargs)
+                session = export_session(model, args, path, kwargs, keep_stacks=True)
                 on_session(session)
             call = ModuleCall(model, args, kwargs, None)
             arrays = [tensor.detach().cpu().numpy() for tensor in call.tensors]
