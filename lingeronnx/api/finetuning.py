@@ -34,6 +34,7 @@ from ..quantization import (
 from ..quantization.lower import lower
 from ..runtime.data import Data, Progress, load_function
 from ..runtime.evaluation import evaluate
+from ..runtime.metrics import LOWER_IS_BETTER
 from ..runtime.runners import FloatRunner, get_input_specs
 from ..runtime.session import open_lowered_session
 
@@ -140,14 +141,15 @@ def finetune(
     def measure() -> float:
         """Return the metric of the current integer graph on `eval_data`; larger is better.
 
-        The trained weights and scales are lowered for that. An "mse" is negated.
+        The trained weights and scales are lowered for that. A metric of which less is better is
+        negated.
         """
         tuned_graph = replace_initializers(start, qat_module.get_weights())
         partition = qat_module.partition.with_graph(tuned_graph)
         lowered = lower(partition, qat_module.plan, prepared.target)
         session = open_lowered_session(lowered.graph, prepared.target)
         result = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
-        return -result.value if result.metric == "mse" else result.value
+        return -result.value if result.metric in LOWER_IS_BETTER else result.value
 
     tuner = Tuner(
         qat_module,

@@ -54,7 +54,7 @@ def format_examples(*lines: str) -> str:
 
 PATH_TYPE = click.Path(path_type=Path)
 DATA_HELP = "an .npz or .npy file, a folder of such files or of images, or file.py:function"
-METRICS_HELP = "top1 | top5 | mse | cosine | sqnr | module:function"
+METRICS_HELP = "top1 | top5 | mse | cosine | sqnr | kl_softmax | module:function"
 
 _ARGS_KEY = f"{__name__}.args"
 

@@ -17,7 +17,17 @@ from ..common.decibels import ratio_db
 from ..common.errors import ConfigError, DataError, suggest_nearest, wrap_user_errors
 from .data import load_function
 
-__all__ = ["METRICS", "Agreement", "TopK", "resolve_metric"]
+__all__ = [
+    "LOWER_IS_BETTER",
+    "METRICS",
+    "Agreement",
+    "SoftmaxDivergence",
+    "TopK",
+    "resolve_metric",
+    "sum_softmax_divergence",
+]
+
+_CHUNK = 1 << 16  # elements processed at a time, to fit a core's cache
 
 
 class Agreement:
@@ -91,6 +101,75 @@ class Agreement:
     def value(self) -> float:
         """The measure that was chosen at the start: SQNR in dB, mean squared error, or cosine."""
         return float(getattr(self, self.report))
+
+
+def sum_softmax_divergence(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the sum of p log(p / q) with p = softmax(x, axis 1) and q = softmax(y, axis 1).
+
+    Divided by the number of elements it is ``F.kl_div(log_softmax(y, 1), softmax(x, 1),
+    reduction="mean")`` of PyTorch. `x` and `y` are floats [N, C, ...] of one shape, `x` being the
+    baseline; computed in float64. Terms with p = 0 are 0; NaN if an element is NaN or infinite.
+    """
+    shape = (x.shape[0], x.shape[1], -1)
+    x, y = x.reshape(shape), y.reshape(shape)
+    total, position_count = 0.0, max(_CHUNK // max(x.shape[1], 1), 1)
+    for a, b in zip(x, y, strict=True):
+        for start in range(0, a.shape[1], position_count):
+            positions = slice(start, start + position_count)
+            log_p, log_q = (_log_softmax(array[:, positions]) for array in (a, b))
+            p = np.exp(log_p)
+            with np.errstate(invalid="ignore"):
+                terms = p * (log_p - log_q)
+            total += float(np.where(p == 0, 0.0, terms).sum())
+    return total
+
+
+def _log_softmax(array: np.ndarray) -> np.ndarray:
+    """Return log(softmax) along axis 0 of an array [C, P], in float64."""
+    with np.errstate(invalid="ignore"):
+        shifted = array.astype(np.float64) - array.max(axis=0, initial=-np.inf)
+        return shifted - np.log(np.exp(shifted).sum(axis=0))
+
+
+class SoftmaxDivergence:
+    """KL divergence of the softmax along axis 1 of two streams of arrays, mean over all elements.
+
+    See `sum_softmax_divergence`; NaN if an element is not finite.
+    """
+
+    needs_labels = False
+
+    def __init__(self) -> None:
+        """Start with empty sums."""
+        self._count, self._total = 0, 0.0
+
+    def add(self, reference: np.ndarray, array: np.ndarray) -> None:
+        """Add one batch [N, C, ...] of both streams.
+
+        Raises DataError for fewer than two axes.
+        """
+        if reference.ndim < 2:
+            raise DataError(
+                f"kl_softmax needs outputs with classes on axis 1; got shape "
+                f"{list(reference.shape)}; use another --metric, such as cosine"
+            )
+        self.merge((reference.size, sum_softmax_divergence(reference, array)))
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """(number of elements, sum of p log(p / q))."""
+        return self._count, self._total
+
+    def merge(self, sums: Sequence[float]) -> None:
+        """Add the `sums` of another measure to this one, in place."""
+        count, total = sums
+        self._count += int(count)
+        self._total += total
+
+    @property
+    def value(self) -> float:
+        """Mean over all elements; 0 without any."""
+        return self._total / max(self._count, 1)
 
 
 class TopK:
@@ -225,7 +304,11 @@ METRICS: dict[str, tuple[Callable[[], Any], str]] = {
     "mse": (lambda: Agreement("mse"), ""),
     "cosine": (lambda: Agreement("cosine"), ""),
     "sqnr": (lambda: Agreement("sqnr"), "dB"),
+    "kl_softmax": (SoftmaxDivergence, ""),
 }
+
+#: The metrics of `METRICS` of which a smaller value is better.
+LOWER_IS_BETTER = frozenset({"mse", "kl_softmax"})
 
 
 def resolve_metric(name: str) -> tuple[Callable[[], Any], str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ...common.deprecation import keep_old_members
 from ...common.escaping import escape_invisible, join_lines
 from ...common.text import wrap_text
-from ..stats.pair_measures import METRICS
+from ..stats.pair_measures import TABLE_METRICS
 from .advice import format_options
 from .finding import LayerFinding
 from .join import ComparedTensor, TensorJoin
@@ -30,18 +30,19 @@ COLUMNS = (
     "shape",
     "quant_dtype",
     "qscale",
-    *METRICS,
+    *TABLE_METRICS,
     *_RANGE_COLUMNS,
 )
 
 #: Further columns of the CSV file.
 CSV_ONLY_COLUMNS = (
-    *(f"local_{name}" for name in METRICS),
+    *(f"local_{name}" for name in TABLE_METRICS),
     "saturation",
     "clipped",
     "used_range",
     "node",
     "module",
+    "KL_softmax",
 )
 
 
@@ -237,7 +238,7 @@ def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
     """
     local_values = {} if row.local is None else row.local.to_dict()
     arrived_values = row.arrived.to_dict()
-    stored_form = row.stored_form
+    stored_form, kl_softmax = row.stored_form, row.arrived.kl_softmax
     return {
         "": index,
         "mod_name": escape_invisible(row.name),
@@ -246,11 +247,12 @@ def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
         "shape": list(row.total_shape),
         "quant_dtype": "float32" if stored_form is None else f"int{stored_form.q.bits}",
         "qscale": None if stored_form is None else stored_form.q.scale,
-        **{name: arrived_values[name] for name in (*METRICS, *_RANGE_COLUMNS)},
-        **{f"local_{name}": local_values.get(name) for name in METRICS},
+        **{name: arrived_values[name] for name in (*TABLE_METRICS, *_RANGE_COLUMNS)},
+        **{f"local_{name}": local_values.get(name) for name in TABLE_METRICS},
         **{name: arrived_values[name] for name in ("saturation", "clipped", "used_range")},
         "node": escape_invisible(row.nodes[0]),
         "module": escape_invisible(row.module),
+        "KL_softmax": None if math.isnan(kl_softmax) else kl_softmax,
     }
 
 

@@ -24,6 +24,8 @@ from ...ir import float_ops, ir
 from ...ir.name_mapping import format_node_label, get_module_name
 from ...operators.clamp.lowering import get_clip_bounds
 from ...operators.lowerings import is_relu_like
+from ...quantization.legalize.unroll_recurrent import JOINED_STEPS
+from ...quantization.normalize.layers.recurrent import BOTH_DIRECTIONS
 from ...quantization.prepare.recurrent_states import suggest_state_feedback
 from ...runtime.accuracy_warnings import OutputChecks, PredictionCounts
 from ...runtime.data import Data, InputSpec, Progress
@@ -656,15 +658,19 @@ def _match_recurrent_outputs(
     """Yield (name in the analysed model, baseline output) of renamed recurrent outputs.
 
     Normalization changes the layout of these outputs and therefore their names; nodes are matched
-    by their names, which stay. Nothing unless both sources have graphs.
+    by their names, which stay. Of a layer that was split into directions or steps it is the node
+    that concatenates these. Nothing unless both sources have graphs.
     """
     if base.graph is None or other.graph is None:
         return
     other_nodes = {str(node.name): node for node in other.graph.graph}
     user_names: Mapping[str, str] = getattr(other, "user_names", {})
     for node in base.graph.graph:
-        other_node = other_nodes.get(str(node.name))
-        if other_node is None or node.op_type not in float_ops.RECURRENT_OPS or node.domain:
+        if node.op_type not in float_ops.RECURRENT_OPS or node.domain:
+            continue
+        node_names = (f"{node.name}_{BOTH_DIRECTIONS}", f"{node.name}_{JOINED_STEPS}", node.name)
+        other_node = next((other_nodes[key] for key in node_names if key in other_nodes), None)
+        if other_node is None:
             continue
         base_name, name = str(node.outputs[0].name or ""), str(other_node.outputs[0].name)
         if base_name and name != base_name:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...common.pages import PageSection, render_page
 from ..stats.distribution import Distribution
-from ..stats.pair_measures import METRICS, PairMeasures
+from ..stats.pair_measures import TABLE_METRICS, PairMeasures
 from .advice import find_parent_rows
 from .comparison import Comparison
 from .join import ComparedTensor
@@ -159,7 +159,7 @@ def _metrics(pair: PairMeasures) -> dict[str, object]:
 
     Infinite numbers and NaN become words.
     """
-    return {name: _to_json_number(getattr(pair, key)) for name, key in METRICS.items()}
+    return {name: _to_json_number(getattr(pair, key)) for name, key in TABLE_METRICS.items()}
 
 
 def _distribution_to_json(distribution: Distribution) -> list[float | str | None]:

@@ -15,6 +15,10 @@ at least 1e-12. So integers of few bits have no artificial gaps, and KL rises wi
 tensor. KL compares which values occur, not where; tensors are therefore ordered by SQNR. It is
 exact up to 4096 elements and approximate beyond: see `histogram`.
 
+**KL_softmax**: sum p log(p/q) with p = softmax(x) and q = softmax(y) along axis 1, divided by the
+number of elements: ``F.kl_div(log_softmax(y, 1), softmax(x, 1), reduction="mean")`` of PyTorch. It
+compares outputs as probabilities, and is NaN for tensors of rank 1.
+
 An element that is infinite or NaN on either side is ignored and counted in `skipped`.
 """
 
@@ -28,16 +32,24 @@ from typing import Any
 import numpy as np
 
 from ...common.decibels import ratio_db
+from ...runtime.metrics import sum_softmax_divergence
 from .distribution import Distribution
 from .stored_form import StoredForm
 
-__all__ = ["LOWER_IS_BETTER", "METRICS", "MIN_PROBABILITY", "PairMeasures", "kl_divergence"]
+__all__ = [
+    "LOWER_IS_BETTER",
+    "METRICS",
+    "MIN_PROBABILITY",
+    "PairMeasures",
+    "TABLE_METRICS",
+    "kl_divergence",
+]
 
 #: Lower bound of a bin's probability.
 MIN_PROBABILITY = 1e-12
 
-#: Name of a measure in tables -> attribute of `PairMeasures`.
-METRICS = {
+#: Name of a measure in tables, in their order -> attribute of `PairMeasures`.
+TABLE_METRICS = {
     "Cosine": "cosine",
     "MSE": "mse",
     "L1": "l1",
@@ -47,8 +59,11 @@ METRICS = {
     "Rtol": "rtol",
 }
 
+#: All measures: those of tables, and the KL divergence of tensors as logits.
+METRICS = {**TABLE_METRICS, "KL_softmax": "kl_softmax"}
+
 #: Measures of error, which fall with agreement; the others rise.
-LOWER_IS_BETTER = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
+LOWER_IS_BETTER = frozenset({"MSE", "L1", "KL", "Atol", "Rtol", "KL_softmax"})
 
 _CHUNK = 1 << 16  # elements processed at a time, to fit a core's cache
 _LARGEST = float(np.finfo(np.float32).max)
@@ -76,6 +91,7 @@ class PairMeasures:
         self.skipped = 0
         self.atol = self.rtol = 0.0
         self._sums = np.zeros(5)  # of x^2, y^2, xy, (x-y)^2, |x-y|
+        self._softmax_sums = np.zeros(2)  # of p log(p/q) of softmax, and its elements
         self._used_fraction = 0.0
         self._saturated = 0  # elements of y at the lowest or highest integer
         self._out_of_range = 0  # elements of x more than a step outside the range of y
@@ -126,6 +142,8 @@ class PairMeasures:
             batch.skipped += int(finite.size - np.count_nonzero(finite))
             if steps is not None:
                 batch._count_saturation(steps.expected[chunk][mask], steps.actual[chunk][mask])
+        if x.ndim >= 2:
+            batch._softmax_sums += sum_softmax_divergence(x, y_float), x.size
         self._merge_sums(batch)
 
     def merge(self, other: PairMeasures) -> None:
@@ -147,7 +165,7 @@ class PairMeasures:
             self.skipped,
             self.atol,
             self.rtol,
-            [float(total) for total in self._sums],
+            [float(total) for total in (*self._sums, *self._softmax_sums)],
         ]
 
     @classmethod
@@ -160,7 +178,8 @@ class PairMeasures:
         measures = cls()
         measures.x, measures.y = (Distribution.from_state(side) for side in state[:2])
         measures.skipped, measures.atol, measures.rtol = state[2:5]
-        measures._sums = np.array(state[5], np.float64)
+        measures._sums = np.array(state[5][:5], np.float64)
+        measures._softmax_sums = np.array(state[5][5:], np.float64)
         return measures
 
     def _add_finite(self, a: np.ndarray, b: np.ndarray) -> None:
@@ -212,6 +231,7 @@ class PairMeasures:
         self.skipped += other.skipped
         self.atol, self.rtol = max(self.atol, other.atol), max(self.rtol, other.rtol)
         self._sums += other._sums
+        self._softmax_sums += other._softmax_sums
         self._used_fraction = max(self._used_fraction, other._used_fraction)
         self._saturated += other._saturated
         self._out_of_range += other._out_of_range
@@ -272,6 +292,15 @@ class PairMeasures:
             self.y.histogram.interpolated_counts(low, high),
         )
 
+    @property
+    def kl_softmax(self) -> float:
+        """Mean of p log(p/q) over all elements, p and q being the softmax of x and y along axis 1.
+
+        NaN for tensors of rank 1, and if an element is not finite.
+        """
+        total, count = self._softmax_sums
+        return float(total / count) if count else math.nan
+
     def histograms(self, bin_count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return histograms of x and y, int64 [bin_count] each, over the union of both ranges.
 
@@ -307,7 +336,7 @@ class PairMeasures:
     def to_dict(self) -> dict[str, object]:
         """Return all measures by the column names of the table that `compare` writes.
 
-        Each of Cosine, MSE, L1, KL, SQNR, Atol and Rtol; min, max, mean and var of x
+        Each of Cosine, MSE, L1, KL, SQNR, Atol, Rtol and KL_softmax; min, max, mean and var of x
         (`base_model_...`) and y (`analy_model_...`); `saturation`, `clipped` and `used_range`,
         which are None unless y is stored as integers.
         """

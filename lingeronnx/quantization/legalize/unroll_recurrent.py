@@ -33,7 +33,10 @@ from ...operators.selection.integer_op import sliced_positions
 from ...targets import Target
 from ..normalize.layers.linear import declare_linear_function
 
-__all__ = ["MAX_UNROLLED_STEPS", "unroll_recurrent"]
+__all__ = ["JOINED_STEPS", "MAX_UNROLLED_STEPS", "unroll_recurrent"]
+
+#: Suffix of the node that concatenates the states of all steps, after the name of the layer.
+JOINED_STEPS = "joined"
 
 _WeightAndBias = tuple[ir.Value, ir.Value]
 
@@ -356,7 +359,7 @@ class _UnrolledLayerBuilder:
                 self.states,
                 {"axis": 1},
                 origin=self.node,
-                suffix="joined",
+                suffix=JOINED_STEPS,
                 output="",
                 like=y,
             )

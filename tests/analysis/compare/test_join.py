@@ -228,3 +228,41 @@ def test_the_window_of_a_clip(stored):
         open_source(model), open_source(model), {"x": np.ones((1, 4, 8, 8), np.float32)}
     ).rows
     assert next(row.consumed_range for row in rows.values() if row.kinds[0] == "Conv") == (0.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    "platform, directions",
+    (("arcs", 1), pytest.param("arcs", 2, marks=pytest.mark.slow), ("generic", 2)),
+)
+def test_a_recurrent_layer_of_steps_has_a_row(platform, directions):
+    """A GRU that becomes operators for each step, or a layer for each direction, is compared with
+    the float layer, in its layout.
+    """
+    rng, width = np.random.default_rng(0), 4
+    shapes = (3 * width, 3), (3 * width, width), (6 * width,)
+    weights = [
+        onnx.numpy_helper.from_array(
+            (0.4 * rng.standard_normal((directions, *shape))).astype(np.float32), name
+        )
+        for shape, name in zip(shapes, "WRB", strict=True)
+    ]
+    direction = "bidirectional" if directions == 2 else "forward"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 14]>
+        g (float[N,3,3] x) => (float[N,3,{directions * width}] out)
+        <int64[3] shape = {{0, 0, -1}}> {{
+            t = Transpose <perm = [1, 0, 2]> (x)
+            [gru] Y, H = GRU <hidden_size = {width}, direction = "{direction}"> (t, W, R, B)
+            moved = Transpose <perm = [0, 2, 1, 3]> (Y)
+            flat = Reshape (moved, shape)
+            back = Transpose <perm = [1, 0, 2]> (flat)
+            out = Neg (back)
+        }}"""
+    )
+    model.graph.initializer.extend(weights)
+    model = ir.as_model(model)
+    data = {"x": rng.standard_normal((6, 3, 3)).astype(np.float32)}
+    q = lo.quantize(model, data, platform=platform, effort="fast")
+    rows = {row.kinds[0]: row for row in lo.compare(model, q, data).rows}
+    assert rows["GRU"].arrived.count == 6 * 3 * directions * width
+    assert rows["GRU"].arrived.sqnr > 20

@@ -37,6 +37,9 @@ from .recurrent_function import declare_recurrent_function
 _RECURRENT_OPS = ("LSTM", "GRU")
 _BATCH_TIME_PERM = (1, 0, 2)
 
+#: Suffix of the node that concatenates both directions, after the name of the layer.
+BOTH_DIRECTIONS = "both"
+
 
 # ---- layout 1 ------------------------------------------------------------------------------------
 
@@ -396,7 +399,9 @@ class _RecurrentRewriter:
         for use in list(sequence.uses()):
             if _concatenates_directions(use.node, count):
                 both = (
-                    outputs[0] if count == 1 else self._find_or_add_concat("both", outputs, sizes)
+                    outputs[0]
+                    if count == 1
+                    else self._find_or_add_concat(BOTH_DIRECTIONS, outputs, sizes)
                 )
                 self._replace_output(_flat_output(use.node), both, _BATCH_TIME_PERM)
                 continue
