@@ -11,8 +11,8 @@ a module:
 The projection P [P, C] is m.weight_p, m.state_projection.weight and m.weight_hr_l0. The order of
 the gates is i, f, g, o, in `asr` i, f, o, g. Two directions are the modules ``m`` and ``m2`` in
 `asr` and `plain`, one module with ``_reverse`` keys in `torch`, and ``m.forward_lstmp`` and
-``m.backward_lstmp`` in `ub` (`UBLSTMP`), where m is ``....lstmp`` in the other layouts. A layer of
-layout `ub` becomes two modules in `torch` (`FastUBLSTMP`).
+``m.backward_lstmp`` in `ub` (`UBLSTMP`); a layer of `ub` without a path is the module ``lstmp`` in
+the other layouts. It becomes two modules in `torch` (`FastUBLSTMP`).
 
 The conversion is exact with one exception: torch's two biases are added, and the sum becomes
 ``bias_ih`` in the other direction. Other tensors of the checkpoint are not changed.
@@ -47,6 +47,8 @@ _PLAIN = (
 _ASR = ("weight_x", "weight_bias", "weight_r", "weight_p")
 _TORCH = ("weight_ih", "bias_ih", "bias_hh", "weight_hh", "weight_hr")
 _DIRECTION_NAMES = ("forward_lstmp", "backward_lstmp")
+#: Module of a layer of layout `ub` without a path, in layouts of two modules.
+_DEFAULT_MODULE = "lstmp"
 #: Limit of names in a message.
 _MAX_LISTED_NAMES = 4
 
@@ -448,22 +450,18 @@ def _get_target_module(layer: _ProjectedLayer, target_layout: str) -> tuple[str,
         return layer.base, "_l0_reverse" if layer.is_backward else "_l0"
     if target_layout == "ub":
         return _get_ub_module(layer, prefix), ""
-    name = f"{prefix}lstmp" if layer.kind == "ub" else layer.base
+    name = layer.base or _DEFAULT_MODULE if layer.kind == "ub" else layer.base
     return f"{name}2" if layer.is_backward else name, ""
 
 
 def _get_ub_module(layer: _ProjectedLayer, prefix: str) -> str:
     """Return the path of a module in layout ub, in which both directions have one parent.
 
-    A pair named "lstmp" goes to its parent, others to `prefix`. Raises ModelError for a single
-    direction.
+    `prefix` is the path of the parent with a dot. Raises ModelError for a single direction.
     """
     if layer.kind == "one":
         raise ModelError(
             f"'{layer.base}' has one direction, but layout ub has two: '{layer.base}2' does not "
             "exist, or has other sizes"
         )
-    parent, _, last = layer.base.rpartition(".")
-    if layer.kind == "pair" and last == "lstmp":
-        prefix = f"{parent}." if parent else ""
     return prefix + _DIRECTION_NAMES[layer.is_backward]

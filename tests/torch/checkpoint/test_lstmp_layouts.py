@@ -114,12 +114,34 @@ def test_keys_and_gates():
     assert set(convert_state_dict(state, "ub").state) == {
         "fc.weight",
         *(
-            f"enc.{side}_lstmp.{key.removeprefix('enc.lstmp.')}"
+            f"enc.lstmp.{side}_lstmp.{key.removeprefix('enc.lstmp.')}"
             for side in ("forward", "backward")
             for key in state
             if key.startswith("enc.lstmp.")
         ),
     }
+
+
+def test_paths_stay(tmp_path):
+    """`checkpoint --to ub` and back: the path of the module is the beginning of all its keys."""
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"lstmp": nn.LSTM(5, 4, proj_size=3, bidirectional=True)})
+    net = nn.ModuleDict({"enc": net, "lstmp": nn.LSTM(5, 4, proj_size=3, bidirectional=True)})
+    torch.save(net.state_dict(), tmp_path / "torch.pt")
+    assert "lstmp.weight_ih_l0" in net.state_dict()
+    source = tmp_path / "torch.pt"
+    for layout in LAYOUTS:
+        path = tmp_path / f"{layout}.pt"
+        convert_checkpoint(source, path, layout)
+        keys = torch.load(path, weights_only=True)
+        assert {key.split(".")[0].removesuffix("2") for key in keys} == {"enc", "lstmp"}
+        nested = {key.split(".")[1] for key in keys if key.startswith("enc.")}
+        assert {name.removesuffix("2") for name in nested} == {"lstmp"}
+        source = path
+    ub = convert_state_dict(net.state_dict(), "ub").state
+    assert "lstmp.backward_lstmp.state_projection.weight" in ub
+    back = convert_state_dict(convert_state_dict(ub, "plain").state, "ub").state
+    assert same(back, ub)
 
 
 def test_torch_modules_compute_the_same():
@@ -131,7 +153,7 @@ def test_torch_modules_compute_the_same():
     done = convert_state_dict(state_of(reference), "ub")
     assert done.notes == ("bias_ih and bias_hh are added: one bias remains",)
     ub, fast = UBLSTMP(WIDTH, P, C), FastUBLSTMP(WIDTH, P, C)
-    ub.load_state_dict(done.state)
+    ub.load_state_dict(done.state)  # a layer without a path has none there
     fast.load_state_dict(convert_state_dict(ub.state_dict(), "torch").state)
     again = nn.LSTM(WIDTH, C, proj_size=P, bidirectional=True, batch_first=True)
     plain = convert_state_dict(state_of(reference, "rnn."), "plain")
@@ -192,7 +214,7 @@ WRONG = (
         {},
         (
             r"more than one layout \(plain: lstmp; ub: "
-            r"forward_lstmp\)"
+            r"lstmp.forward_lstmp\)"
         ),
     ),
     (
