@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from .analysis.check.report import Check as Check
     from .analysis.compare.badcase import BadCase as BadCase
     from .analysis.compare.comparison import Comparison as Comparison
+    from .analysis.diff import ModelDiff as ModelDiff
     from .analysis.latency import latency as latency
     from .analysis.sensitivity.ranking import Sensitivity as Sensitivity
     from .api import check as check
     from .api import compare as compare
     from .api import convert as convert
     from .api import deploy as deploy
+    from .api import diff as diff
     from .api import export as export
     from .api import find_bad_case as find_bad_case
     from .api import fix_dequant as fix_dequant
@@ -86,6 +88,7 @@ _HOME = {
     "Evaluation": "runtime.evaluation",
     "InternalError": "common.errors",
     "LingerOnnxError": "common.errors",
+    "ModelDiff": "analysis.diff",
     "ModelError": "common.errors",
     "Pictures": "runtime.data.pictures",
     "Plan": "ir.plan",
@@ -104,6 +107,7 @@ _HOME = {
     "check_model": "operators.schemas",
     "convert": "api",
     "deploy": "api",
+    "diff": "api",
     "evaluate": "runtime.evaluation",
     "extended": "operators.extension",
     "finetune": "api.finetuning",

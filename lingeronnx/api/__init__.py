@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..analysis.compare.badcase import find_bad_case as find_bad_case
     from ..analysis.compare.compare import Comparison as Comparison
     from ..analysis.compare.compare import compare as compare
+    from ..analysis.diff import ModelDiff as ModelDiff
+    from ..analysis.diff import diff as diff
     from ..analysis.profile.outliers import analyse_outputs as analyse_outputs
     from ..analysis.profile.recording import compare_kept as compare_kept
     from ..analysis.profile.recording import profile as profile
@@ -52,6 +54,7 @@ _HOME = {
     "Comparison": "..analysis.compare.compare",
     "Deployment": "..deployment",
     "Evaluation": "..runtime.evaluation",
+    "ModelDiff": "..analysis.diff",
     "Progress": "..runtime.data",
     "QuantizedModel": "..quantization",
     "Sensitivity": "..analysis.sensitivity.ranking",
@@ -65,6 +68,7 @@ _HOME = {
     "convert": ".conversion",
     "convert_checkpoint": ".torch_files",
     "deploy": ".board_files",
+    "diff": "..analysis.diff",
     "evaluate": "..runtime.evaluation",
     "export": ".torch_files",
     "find_bad_case": "..analysis.compare.badcase",
@@ -88,6 +92,7 @@ __all__ = [
     "Comparison",
     "Deployment",
     "Evaluation",
+    "ModelDiff",
     "Progress",
     "QuantizedModel",
     "Sensitivity",
@@ -101,6 +106,7 @@ __all__ = [
     "convert",
     "convert_checkpoint",
     "deploy",
+    "diff",
     "evaluate",
     "export",
     "find_bad_case",

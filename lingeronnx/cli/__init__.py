@@ -37,6 +37,7 @@ from .questions.analyze import analyze
 from .questions.badcase import badcase
 from .questions.check import check
 from .questions.compare import compare
+from .questions.diff import diff
 from .questions.report import report
 from .questions.sensitivity import sensitivity
 from .questions.trace import trace
@@ -279,6 +280,7 @@ _COMMANDS = (
     analyze,
     profile,
     compare,
+    diff,
     sensitivity,
     badcase,
     trace,

@@ -1,0 +1,140 @@
+"""`lo.diff`: what differs between two quantizations of one network, and which one is better."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import lingeronnx as lo
+from lingeronnx.cli import main
+from lingeronnx.ir import ir
+from tests.nets import plain, samples
+
+_SETTINGS = {
+    "venus": {"platform": "venus"},
+    "again": {"platform": "venus"},
+    "eight": {"platform": "generic"},
+    "four": {"platform": "generic", "weight_bits": 4},
+    "skipped": {"platform": "venus", "skip": ["type:Gemm"]},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with model.onnx, test.npz and a file for each of `_SETTINGS`."""
+    folder = tmp_path_factory.mktemp("diff")
+    model = plain()
+    data = samples(model, 8)
+    np.savez(folder / "test.npz", **data)
+    ir.save(model, folder / "model.onnx")
+    for name, settings in _SETTINGS.items():
+        quantized = lo.quantize(folder / "model.onnx", data, effort="fast", **settings)
+        quantized.save(folder / f"{name}.onnx")
+    return folder
+
+
+def run(*arguments):
+    """Run the command line and return (exit code, output)."""
+    result = CliRunner().invoke(main, ["diff", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def test_equal_models(folder):
+    """Two runs with the same settings differ in nothing, also in no value."""
+    result = lo.diff(folder / "venus.onnx", folder / "again.onnx", folder / "test.npz")
+    assert result.is_equal
+    assert (result.settings, result.tensors, result.nodes) == ([], [], [])
+    assert result.same_tensors > 8
+    assert result.samples == 8
+    assert [output.b_to_a_db for output in result.outputs] == [np.inf]
+    assert "no differences" in result.lines()
+    assert not result.find_regressions()
+
+
+def test_other_widths(folder):
+    """Scales and widths of the weights, settings, bytes; each number is that of the files."""
+    result = lo.diff(folder / "eight.onnx", folder / "four.onnx")
+    assert [(s.name, s.a, s.b) for s in result.settings] == [("weight_bits", None, 4)]
+    assert all((t.bits_a, t.bits_b) == (8, 4) for t in result.tensors)
+    scales = [
+        {
+            str(node.inputs[1].name): node.attributes["scale_w"].as_float()
+            for node in ir.load(folder / f"{name}.onnx").graph
+            if "scale_w" in node.attributes
+        }
+        for name in ("eight", "four")
+    ]
+    assert {t.name for t in result.tensors} == scales[0].keys()
+    for tensor in result.tensors:
+        assert tensor.scale_a == (scales[0][tensor.name],)
+        assert tensor.scale_b == (scales[1][tensor.name],)
+        assert tensor.octaves == pytest.approx(np.log2(tensor.scale_b[0] / tensor.scale_a[0]))
+    weights = 8 * 3 * 9 + 8 * 8 * 9 + 8 * 5
+    assert result.a.parameter_bytes - result.b.parameter_bytes == weights // 2
+    assert not result.is_equal
+    assert result.layers == []
+
+
+def test_which_one_is_nearer_to_the_float_model(folder):
+    """With a baseline the SQNR of both, as `compare` measures it, and the loss as a regression."""
+    model, data = folder / "model.onnx", folder / "test.npz"
+    result = lo.diff(folder / "eight.onnx", folder / "four.onnx", data, baseline=model)
+    for key, name in (("a_db", "eight"), ("b_db", "four")):
+        rows = lo.compare(model, folder / f"{name}.onnx", data).rows
+        expected = {row.name: row.arrived.sqnr for row in rows}
+        assert {layer.name: getattr(layer, key) for layer in result.layers} == expected
+    (output,) = result.outputs
+    assert output.gain_db == output.b_db - output.a_db < -5
+    (line,) = result.find_regressions()
+    assert line.startswith("output 'y' falls from ")
+    assert not result.find_regressions(max_loss_db=60)
+    back = lo.diff(folder / "four.onnx", folder / "eight.onnx", data, baseline=model)
+    assert not back.find_regressions()
+
+
+def test_nodes_and_readiness(folder):
+    """A layer that left the chip is another operator; an unpackable graph is a regression."""
+    result = lo.diff(folder / "venus.onnx", folder / "skipped.onnx")
+    names = {node.name: (node.operator_a, node.operator_b) for node in result.nodes}
+    assert ("LinearInt", "Linear") in names.values()
+    assert result.a.chip_ready is True
+    broken = ir.load(folder / "venus.onnx")
+    node = next(node for node in broken.graph if node.op_type == "Conv2dInt")
+    ir.set_attr(node, "dilations", [9, 9])
+    result = lo.diff(folder / "venus.onnx", broken)
+    assert result.b.chip_ready is False
+    assert result.find_regressions()[0].startswith("no longer chip-ready on venus: ")
+
+
+def test_the_command(folder):
+    """Text, JSON, and the exit code for a pull request."""
+    code, text = run(folder / "eight.onnx", folder / "four.onnx")
+    assert code == 0
+    assert "weight_bits" in text
+    assert "octaves" in text
+    values = ("--data", folder / "test.npz", "--baseline", folder / "model.onnx")
+    code, text = run(folder / "eight.onnx", folder / "four.onnx", *values, "--json")
+    body = json.loads(text[text.index("{") :])
+    assert code == 0
+    assert body["a"]["name"] == "eight.onnx"
+    assert body["outputs"][0]["gain_db"] < -5
+    assert len(body["regressions"]) == 1
+    worse = (folder / "eight.onnx", folder / "four.onnx", *values, "--fail-if-worse")
+    assert run(*worse)[0] == 1
+    assert run(*worse, "--max-loss", "60")[0] == 0
+    assert run(folder / "four.onnx", folder / "eight.onnx", *values, "--fail-if-worse")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    (
+        (("--baseline", "model.onnx"), "--baseline needs --data DATA"),
+        (("--max-loss", "1"), "--max-loss needs --fail-if-worse"),
+    ),
+)
+def test_options_that_belong_together(folder, arguments, message):
+    """One line says what is missing."""
+    code, text = run(folder / "eight.onnx", folder / "four.onnx", *arguments)
+    assert code == 2
+    assert message in text
