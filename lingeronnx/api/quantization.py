@@ -43,7 +43,7 @@ from ..targets.objective import TIME
 __all__ = ["quantize"]
 
 #: Trials that are not run before a search, which tries the same itself.
-_SEARCHED_TRIALS = ("granularity",)
+_SEARCHED_TRIALS = ("granularity", "outliers")
 
 
 @np.errstate(all="ignore")  # values that are not finite are reported where they matter

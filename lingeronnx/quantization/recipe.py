@@ -62,6 +62,11 @@ class EffortRecipe:
         """Whether the model is also planned without the stages that move scales."""
         return "stages" in self.trials
 
+    @property
+    def tries_outlier_bits(self) -> bool:
+        """Whether more bits for tensors with outliers are tried."""
+        return "outliers" in self.trials
+
 
 _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
     {
@@ -79,7 +84,7 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             checks_clipping_at_outputs=True,
             refines_weights=True,
             measures_alternatives=True,
-            trials=("ends", "noisiest", "granularity", "stages"),
+            trials=("ends", "noisiest", "granularity", "outliers", "stages"),
             trials_after_offload=("stages",),
         ),
         "best": EffortRecipe(
@@ -88,7 +93,7 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             checks_clipping_at_outputs=True,
             refines_weights=True,
             measures_alternatives=True,
-            trials=("ends", "methods", "granularity", "stages"),
+            trials=("ends", "methods", "granularity", "outliers", "stages"),
             trials_after_offload=("methods", "stages"),
         ),
     }

@@ -1,17 +1,20 @@
-"""Massive activations: the report names the tensors and the options that give them 16 bits, made to
-be pasted.
+"""Massive activations get 16 bits where the target has them and that helps; with effort fast the report
+names the tensors and the options, made to be pasted.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.quantization.trials import Criterion
+from lingeronnx.quantization.trials.outlier_bits import OutlierBits
 from tests.cli.helpers import CommandFolder
 from tests.nets import Net
 
@@ -90,3 +93,34 @@ def test_nothing_is_named_without_such_values_or_such_a_width(platform: str, hug
     model = lo.ir.ir.from_proto(_block(huge))
     report = lo.quantize(model, {"x": _data()}, platform=platform, effort="fast").report
     assert not any("bits:16" in option for step in report.next for option in step.options)
+
+
+def _is_note_on_outliers(note: str) -> bool:
+    return note.startswith("using 16 bits for ranges determined by outliers: 'stream")
+
+
+def test_with_normal_effort_they_get_16_bits_by_measurement() -> None:
+    result = lo.quantize(lo.ir.ir.from_proto(_block(_HUGE)), {"x": _data()}, platform="generic")
+    assert any(_is_note_on_outliers(note) for note in result.report.notes)
+    assert result.report.outputs["y"]["sqnr"] > 20
+    assert {result.plan.tensors[name].bits for name in ("stream0", "stream1", "stream2")} == {16}
+    assert not any("bits:16" in option for step in result.report.next for option in step.options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{"platform": "venus"}, {"overrides": {"stream0": {"calibrator": "max"}}}]
+)
+def test_other_targets_and_own_settings_stay(settings: dict[str, Any]) -> None:
+    model, settings = lo.ir.ir.from_proto(_block(_HUGE)), {"platform": "generic", **settings}
+    result = lo.quantize(model, {"x": _data()}, **settings)
+    assert not any(_is_note_on_outliers(note) for note in result.report.notes)
+    assert {qparams.bits for qparams in result.plan.tensors.values()} <= {8, 32}
+
+
+@pytest.mark.slow
+def test_what_is_not_clearly_better_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OutlierBits, "criterion", Criterion(mean_db=1000.0))
+    result = lo.quantize(lo.ir.ir.from_proto(_block(_HUGE)), {"x": _data()}, platform="generic")
+    assert not any(_is_note_on_outliers(note) for note in result.report.notes)
+    assert not any("bits:16" in option for step in result.report.next for option in step.options)

@@ -24,6 +24,7 @@ from ...common.errors import ConfigError, ConstraintError
 from .arena import BufferLifetime, plan_arena
 from .blocked_sums import block_long_sums
 from .generated_names import replace_names
+from .ml_operators import replace_ml_operators
 
 __all__ = [
     "GENERATOR",
@@ -241,9 +242,10 @@ def _clear_unused_resize_inputs(node: onnx.NodeProto, empty: Collection[str]) ->
 def fix_sample_shapes(
     model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> onnx.ModelProto:
-    """Copy `model` with the shapes and types of one sample, and with functions inlined.
+    """Copy `model` with the shapes and types of one sample, with functions inlined.
 
-    Shapes of other tensors are inferred again; names, texts and metadata of the model are dropped.
+    Operators of ai.onnx.ml that have a standard form get it (`replace_ml_operators`). Shapes of
+    other tensors are inferred again; names, texts and metadata of the model are dropped.
     """
     if model.functions:
         static_model = inline_local_functions(model)
@@ -253,6 +255,7 @@ def fix_sample_shapes(
     del graph.value_info[:], static_model.metadata_props[:]
     graph.name, graph.doc_string, static_model.doc_string = "", "", ""
     _drop_empty_resize_inputs(graph)
+    replace_ml_operators(static_model)
     for values, arrays in ((graph.input, inputs), (graph.output, outputs)):
         for value, array in zip(values, arrays, strict=True):
             elem_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

@@ -195,7 +195,7 @@ class PreparedModel:
         """
         return self._share_runner(replace(self, is_draft=True))
 
-    def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
+    def with_settings(self, settings: Mapping[str, object]) -> PreparedModel:
         """Return a copy with other values of `settings`, which are not checked.
 
         It shares the runner of the graph if there is one already.

@@ -5,7 +5,7 @@ float as well: of both cuts, the one that leaves more multiply-accumulates to th
 If a chip part is rejected, `--max-parts` moves the layers to blame to the host, so that `deploy`
 can write a program. If an output is far from the float model's, a search for better bit widths is
 suggested, and 16 bits for tensors whose range is determined by a few outliers, if the platform has
-them.
+them and no trial has measured that.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def suggest_options(
     if between and prepared.target.has_packer:
         options += _suggest_host_cut(prepared, {entry.node for entry in between})
     if lossy:
-        outliers = find_range_outliers(prepared, planned)
+        outliers = [] if _has_tried_outliers(prepared) else find_range_outliers(prepared, planned)
         if outliers:
             options.append(_suggest_16_bits(outliers[:_MAX_OPTIONS]))
         if planned.basis.policy is not None and not is_imported and not prepared.synthetic:
@@ -72,6 +72,13 @@ def suggest_options(
             )
             options.append(SuggestedOptions((_SEARCH_OPTIONS,), effect))
     return options
+
+
+def _has_tried_outliers(prepared: PreparedModel) -> bool:
+    """Whether a trial has measured 16 bits for outliers; those that are left did not help."""
+    if not prepared.recipe.tries_outlier_bits or prepared.read is not None or prepared.synthetic:
+        return False
+    return not prepared.conf.overrides
 
 
 def _suggest_16_bits(outliers: Sequence[RangeOutlier]) -> SuggestedOptions:

@@ -23,6 +23,7 @@ from .held_out import measure_on_held_out
 from .host_offload import HostOffload, place_required_host_nodes
 from .imported_or_requantized import RequantizedWeights
 from .noisy_scales import FinerNoisyScales
+from .outlier_bits import OutlierBits
 from .scale_granularity import FinerGranularity
 from .stage_ablation import StageAblation
 from .trial import Criterion, Proposal, Trial, TrialVerdict, run_trial
@@ -46,6 +47,7 @@ _TRIALS: tuple[Callable[[], Trial[Candidate]], ...] = (
     BestEffortMethods,
     FinerNoisyScales,
     FinerGranularity,
+    OutlierBits,
     StageAblation,
 )
 

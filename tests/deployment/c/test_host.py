@@ -86,6 +86,40 @@ def test_resize_with_inputs_that_say_nothing(mode, roi, given, tmp_path):
     np.testing.assert_allclose(have, want, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("op_type", "attributes"),
+    [
+        ("Scaler", {"offset": [0.5, -1.0, 3.0, 0.1], "scale": [2.0, 0.3, 1e-3, 7.0]}),
+        ("Scaler", {"offset": [0.25], "scale": [3.0]}),
+        ("Binarizer", {"threshold": 0.5}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_operators_of_scikit_learn_get_standard_forms(op_type, attributes, dtype):
+    """The generator takes them, and they compute the same floats."""
+    if (op_type, dtype) == ("Binarizer", np.int64):
+        pytest.skip("onnxruntime has no kernel")
+    x = (np.random.default_rng(0).standard_normal((1, 4)) * 5).astype(dtype)
+    node = helper.make_node(op_type, ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", elem_type, (1, 4))],
+        [helper.make_tensor_value_info("y", 1, (1, 4))],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    standard = host_source.fix_sample_shapes(model, [x], [want])
+    assert {node.domain for node in standard.graph.node} == {""}
+    (have,) = ort.InferenceSession(standard.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(have, want)
+    if host_source.explain_missing_generator() is None:
+        text = host_source.generate_host_source(model, "m_host1", [x], [want]).text
+        assert "void m_host1(" in text
+
+
 @needs_generator
 def test_what_is_not_taken():
     """An operator that the generator has not is named in one line."""
