@@ -75,13 +75,14 @@ class Monitor:
         left = sorted({path.name for path in self._scratch.iterdir()} - _ORT_TEMPORARIES)
         if left:
             return f"temporary {left[0]} left behind"
-        if self._violations:
-            return sorted(self._violations)[0]
         targets = {
             word
             for option, word in zip(case.call, case.call[1:], strict=False)
             if option in _OUTPUT_OPTIONS
         }
+        outside = [path for path in self._violations if not _is_requested(path, targets, folder)]
+        if outside:
+            return f"wrote {min(outside)}"
         for name, content in case.files.items():
             path = Path(folder) / name
             is_target = any(
@@ -113,6 +114,8 @@ class Monitor:
             paths = [args[0]] if flags & _WRITING else []
         else:
             paths = [args[index] for index in _CHANGES.get(event, ()) if index < len(args)]
+        if event == "os.mkdir" and os.path.isdir(args[0]):  # which fails, and changes nothing
+            return
         for path in paths:
             if isinstance(path, str | bytes | os.PathLike):
                 self._check(os.fsdecode(path))
@@ -127,7 +130,24 @@ class Monitor:
             self._folder = folder
         allowed = (folder, *self._allowed, *_NO_FILES)
         if not any(real == each or real.startswith(f"{each}/") for each in allowed):
-            self._violations.add(f"wrote {real}")
+            self._violations.add(real)
+
+
+def _is_requested(path, targets, folder):
+    """Whether `path` is a target outside `folder`, such as "../x", or lies in or beside one.
+
+    Beside it are files and folders whose names begin with that of the target, also those under a
+    temporary name, which begins with a dot.
+    """
+    for target in targets:
+        real = Path(os.path.realpath(Path(folder) / target))
+        if path == str(real):
+            return True
+        if real.stem and real.parent in Path(path).parents:
+            first = Path(path).relative_to(real.parent).parts[0]
+            if first.removeprefix(".").startswith(real.stem):
+                return True
+    return False
 
 
 def _cache_folders():

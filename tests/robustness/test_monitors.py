@@ -9,6 +9,10 @@ _ACTIONS = {
     "Path('/dev/null').write_bytes(b'z')": "",
     "Path('/proc/self/comm').write_bytes(b'z')": "",
     "Path('../proc').write_bytes(b'z')": "proc",
+    "Path('../../named_search.jsonl').write_bytes(b'z')": "",
+    "os.mkdir('../../.named.onnx.lingeronnx-1-a')": "",
+    "Path('../../.named.onnx.lingeronnx-1-a/page').write_bytes(b'z')": "",
+    "os.makedirs('..', exist_ok=True)": "",
     "Path('o_search.jsonl').write_bytes(b'z')": "",
     "Path('m.onnx').read_bytes()": "",
     "lo.check(GOOD / 'conv.onnx', platform='venus')": "['lowering']",
@@ -37,7 +41,8 @@ monitor = Monitor(folder / "scratch")
 found = {}
 for number, action in enumerate(json.loads(sys.argv[2])):
     place = folder / str(number) / "case"
-    case = Case(["quantize", "-o", "o.onnx"], {"m.onnx": b"x", "o_search.jsonl": b"y"})
+    call = ["quantize", "-o", "o.onnx", "-o", "../../named.onnx"]
+    case = Case(call, {"m.onnx": b"x", "o_search.jsonl": b"y"})
     case.write(place)
     os.chdir(place)
     with monitor.watch(place):

@@ -12,7 +12,9 @@ MAX_RATIO = 2.3  # of the calls for the second half of a chain that is twice as 
 
 
 def make_chain(op_types, length):
-    """Make a chain of `length` nodes with `op_types` in turn; an Add also reads the input."""
+    """Make a chain of `length` nodes with `op_types` in turn; an Add also reads the input, a Mul a
+    constant per channel.
+    """
     nodes, initializers, source = [], [], "x"
     rng = np.random.default_rng(0)
     for index in range(length):
@@ -20,6 +22,10 @@ def make_chain(op_types, length):
         inputs = [source]
         if op_type == "Add":
             inputs.append("x")
+        if op_type == "Mul":
+            factors = 1 + 0.1 * rng.random((1, 4, 1, 1))
+            initializers.append(numpy_helper.from_array(factors.astype(np.float32), f"w{index}"))
+            inputs.append(f"w{index}")
         if op_type == "Conv":
             weight = 0.5 * rng.standard_normal((4, 4, 1, 1))
             initializers.append(numpy_helper.from_array(weight.astype(np.float32), f"w{index}"))
@@ -42,6 +48,7 @@ def make_chain(op_types, length):
         (["Neg", "Relu", "Sigmoid", "Tanh", "Abs"], 100),
         (["Conv"], 25),
         (["Add"], 50),
+        (["Mul"], 50),
     ),
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )

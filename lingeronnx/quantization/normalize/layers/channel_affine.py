@@ -27,6 +27,7 @@ def fold_affine(model: ir.Model) -> PassResult:
     Mul or Add. Else it is skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
+    used_names = ir.get_tensor_names(model)  # once: reading all of them takes linear time
     for node in list(model.graph):
         if ir.is_standard_op(node, "Neg"):
             changes += _fold_neg(model, node)
@@ -40,7 +41,8 @@ def fold_affine(model: ir.Model) -> PassResult:
             changes += 1
             continue
         reason = _explain_unchanged(node, operand)
-        if _convert_to_batch_norm(model, node, operand) or _convert_div_sub(model, node, operand):
+        changed = _convert_to_batch_norm(model, node, operand, used_names)
+        if changed or _convert_div_sub(model, node, operand):
             changes += 1
         else:
             skipped.append(SkipReason(node, reason))
@@ -277,11 +279,14 @@ def _is_per_channel(array: np.ndarray, shape: tuple[int | None, ...] | None, axi
     return aligned[channel] == shape[channel]
 
 
-def _convert_to_batch_norm(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
+def _convert_to_batch_norm(
+    model: ir.Model, node: ir.Node, operand: ir.ConstantOperand, used_names: set[str]
+) -> int:
     """Convert `node`, arithmetic of a 4-D tensor and a constant, to BatchNormalization.
 
     Returns 1; 0, without a change, unless the tensor is float32 with known channels on axis 1, and
-    the constant is one number or one per channel.
+    the constant is one number or one per channel. `used_names` are those of all tensors of `model`;
+    the names of the new constants are added.
     """
     source, shape = operand.source, ir.get_shape(operand.source)
     if shape is None or len(shape) != 4 or shape[1] is None:
@@ -303,7 +308,7 @@ def _convert_to_batch_norm(model: ir.Model, node: ir.Node, operand: ir.ConstantO
     }
     base = node.outputs[0].name
     inputs = [
-        ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{key}"), array)
+        ir.add_initializer(model, ir.reserve_name(f"{base}_{key}", used_names), array)
         for key, array in parameters.items()
     ]
     batch_norm = ir.make_node(
