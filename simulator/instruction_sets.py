@@ -50,6 +50,8 @@ class InstructionSet:
         Operands of int8 by int8 products: "quads", "signed" or "pairs".
     dot_intrinsics
         LLVM's intrinsic by operands; pairs without one are written as products and sums.
+    permute_intrinsic
+        LLVM's intrinsic that selects each 32-bit lane of a vector by an index; "" without one.
     splits_word_products
         Whether such pairs multiply the lower and the upper words separately, for processors with a
         multiply-add instruction.
@@ -62,12 +64,14 @@ class InstructionSet:
     registers: int
     int8_operands: Literal["quads", "signed", "pairs"]
     dot_intrinsics: Mapping[str, str] = field(hash=False)
+    permute_intrinsic: str = ""
     splits_word_products: bool = False
 
 
 _X86, _ARM = "x86_64-unknown-unknown", "aarch64-unknown-unknown"
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _PAIRS_512, _PAIRS_256 = "llvm.x86.avx512.pmaddw.d.512", "llvm.x86.avx2.pmadd.wd"
+_PERMUTE_512, _PERMUTE_256 = "llvm.x86.avx512.permvar.si.512", "llvm.x86.avx2.permd"
 
 #: The best first.
 INSTRUCTION_SETS = (
@@ -79,6 +83,7 @@ INSTRUCTION_SETS = (
         32,
         "quads",
         {"quads": "llvm.x86.avx512.vpdpbusd.512", "pairs": _PAIRS_512},
+        _PERMUTE_512,
     ),
     InstructionSet(
         "avx-vnni",
@@ -88,9 +93,10 @@ INSTRUCTION_SETS = (
         16,
         "quads",
         {"quads": "llvm.x86.avx512.vpdpbusd.256", "pairs": _PAIRS_256},
+        _PERMUTE_256,
     ),
-    InstructionSet("avx512bw", _X86, _AVX512, 16, 32, "pairs", {"pairs": _PAIRS_512}),
-    InstructionSet("avx2", _X86, ("avx2",), 8, 16, "pairs", {"pairs": _PAIRS_256}),
+    InstructionSet("avx512bw", _X86, _AVX512, 16, 32, "pairs", {"pairs": _PAIRS_512}, _PERMUTE_512),
+    InstructionSet("avx2", _X86, ("avx2",), 8, 16, "pairs", {"pairs": _PAIRS_256}, _PERMUTE_256),
     InstructionSet(
         "neon-dot",
         _ARM,

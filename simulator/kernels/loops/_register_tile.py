@@ -412,6 +412,15 @@ class TileIrWriter:
             return total
         return self.b.trunc(total, kind)
 
+    def permute(self, values: Any, index: Any) -> Any:
+        """Emit the vector whose lane i is lane index[i] of `values`, 32 bits each; return it.
+
+        The instruction set has a `permute_intrinsic`, which ignores the upper bits of an index.
+        """
+        name = self.target.permute_intrinsic
+        function = self._declare_intrinsic(name, self.vector, [self.vector, self.vector])
+        return self.b.call(function, [values, index])
+
     def clamp(self, value: Any, low: Any, high: Any) -> Any:
         """Emit min(max(value, low), high) of signed vectors and return it."""
         value = self.b.select(self.b.icmp_signed(">", value, low), value, low)

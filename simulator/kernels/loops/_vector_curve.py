@@ -1,8 +1,10 @@
 """Evaluate piecewise linear functions of 16 segments on vectors, for any instruction set.
 
-The segment of every lane is selected without memory accesses: the parameters of a segment replace
-those of the segment before it where |x| is beyond the border between them. The bias for x < 0 is
-`turn` - bias if the same `turn` holds for all segments.
+The segment of every lane is found without memory accesses: by a binary search over the 15 borders,
+which are in vector registers like the parameters, if the instruction set can permute lanes by
+indices; otherwise the parameters of a segment replace those of the segment before it where |x| is
+beyond the border between them. The bias for x < 0 is `turn` - bias if the same `turn` holds for all
+segments.
 
     "wide", x of 32 bits, products of 64:
         y = min(rsh(slope * x + (bias << up), total), 2^(bits-1) - 1)
@@ -21,6 +23,7 @@ Owns: the instructions and their selection. Must not know: layers, gates. The va
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,7 +43,8 @@ __all__ = ["ARGUMENTS", "Curve", "evaluate_curve_rows", "make_curve", "write_cur
 #: bytes from one row to the next, number of rows, address of the int64 table.
 ARGUMENTS = ("source", "out", "count", "step", "lines", "table")
 _PIECES = 16
-#: Indices of the scalars in the table, after the parameters of the segments.
+#: Indices of the parameters of the segments in the table, and of the scalars after them.
+_BORDERS, _SLOPES, _BIASES, _SHIFTS, _NEGATIVE_BIASES = range(0, 5 * _PIECES, _PIECES)
 _MIN_INPUT, _TURN, _UP, _HALF, _TOTAL = range(5 * _PIECES, 5 * _PIECES + 5)
 
 
@@ -103,9 +107,9 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
 
     It is int64: borders, slopes, biases, shifts and biases for x < 0 of the segments, then the
     smallest x, `turn`, `up`, the rounding term and `total`. It is None if the result would be
-    shifted left; for a table of up to 16 bits, if the shifts `up` and `down` differ or a parameter
-    has more than 16 bits; for a wider one, if the shifts differ between segments, a parameter has
-    more than 31 bits, or `total` is not within 1..62.
+    shifted left, or if borders do not ascend; for a table of up to 16 bits, if the shifts `up` and
+    `down` differ or a parameter has more than 16 bits; for a wider one, if the shifts differ
+    between segments, a parameter has more than 31 bits, or `total` is not within 1..62.
     """
     parameters = (table.slopes, table.positive, table.negative)
     largest = max(int(np.abs(values).max()) for values in parameters)
@@ -118,7 +122,7 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
         is_supported = has_common_shifts and largest < 1 << 31 and 0 < total < 63
     else:
         is_supported = np.array_equal(table.up, table.down) and largest < 1 << 16
-    if not is_supported:
+    if not is_supported or np.any(np.diff(table.borders[:-1]) < 0):
         return None
     half = 1 << (total - 1) if curve.shift else 0
     turn = int(table.positive[0] + table.negative[0])
@@ -207,29 +211,21 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
     writer = _register_tile.TileIrWriter(instructions, ARGUMENTS)
     b, a, lanes = writer.b, writer.arguments, instructions.lanes
 
-    def load_splat(index: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
-        """Emit the load of entry `index` of the table into all lanes, as type `kind`; return it."""
-        value = writer.load(writer.add_offset(a["table"], 8 * index), _register_tile.INDEX)
-        return writer.splat(value if kind is _register_tile.INDEX else b.trunc(value, kind))
-
     def constant(value: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
         """Return a vector constant of `kind` with `value` in every lane."""
         return ir.Constant(ir.VectorType(kind, lanes), [value] * lanes)
 
     zero, sum_type = constant(0), _register_tile.INDEX if wide else _register_tile.DWORD
-    entries = [load_splat(index) for index in range(5 * _PIECES)]
-    borders, slopes, biases, shifts, negative_biases = (
-        entries[start : start + _PIECES] for start in range(0, 5 * _PIECES, _PIECES)
-    )
-    parameters = [slopes, biases]
+    parameters = [_SLOPES, _BIASES]
     if not mirrors_bias:
-        parameters.append(negative_biases)
+        parameters.append(_NEGATIVE_BIASES)
     if not wide:
-        parameters.append(shifts)
-    # compare -|x|, which fits 32 bits where |x| may not
-    negated_borders = [b.sub(zero, border) for border in borders[:-1]]
-    min_input, turn = load_splat(_MIN_INPUT), load_splat(_TURN)
-    up, half, total = (load_splat(index, sum_type) for index in (_UP, _HALF, _TOTAL))
+        parameters.append(_SHIFTS)
+    select_segment = (_PermutedSegments if instructions.permute_intrinsic else _ReplacedSegments)(
+        writer, parameters
+    )
+    min_input, turn = (_load_splat(writer, index) for index in (_MIN_INPUT, _TURN))
+    up, half, total = (_load_splat(writer, index, sum_type) for index in (_UP, _HALF, _TOTAL))
     with writer.loop(a["lines"], 1) as line:
         source, target = (b.add(a[name], b.mul(line, a["step"])) for name in ("source", "out"))
         with writer.loop(a["count"], lanes) as index:
@@ -237,13 +233,7 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
             x = writer.clamp(x, min_input, constant((1 << 31) - 1 if wide else 1 << 15))
             is_negative = b.icmp_signed("<", x, zero)
             negated_magnitude = b.select(is_negative, x, b.sub(zero, x))
-            selected = [values[0] for values in parameters]
-            for j, border in enumerate(negated_borders):
-                is_beyond = b.icmp_signed("<", negated_magnitude, border)
-                selected = [
-                    b.select(is_beyond, values[j + 1], value)
-                    for values, value in zip(parameters, selected, strict=True)
-                ]
+            selected = select_segment(negated_magnitude)
             slope, bias = selected[:2]
             negative_bias = b.sub(turn, bias) if mirrors_bias else selected[2]
             bias = b.select(is_negative, negative_bias, bias)
@@ -263,3 +253,88 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
             b.store(y, b.inttoptr(address, writer.vector.as_pointer())).align = 1
     b.ret_void()
     return str(writer.module)
+
+
+def _load_splat(
+    writer: _register_tile.TileIrWriter, index: int, kind: ir.IntType = _register_tile.DWORD
+) -> Any:
+    """Emit the load of entry `index` of the table into all lanes, as type `kind`; return it."""
+    address = writer.add_offset(writer.arguments["table"], 8 * index)
+    value = writer.load(address, _register_tile.INDEX)
+    return writer.splat(value if kind is _register_tile.INDEX else writer.b.trunc(value, kind))
+
+
+class _ReplacedSegments:
+    """Selects the parameters of each lane's segment by a comparison with each border in turn."""
+
+    def __init__(self, writer: _register_tile.TileIrWriter, parameters: Sequence[int]) -> None:
+        """Emit the loads of borders and parameters; `parameters` are their first table indices."""
+        self._builder = writer.b
+        zero = ir.Constant(writer.vector, [0] * writer.target.lanes)
+        # -|x| is compared, which fits 32 bits where |x| may not
+        self._borders = [
+            writer.b.sub(zero, _load_splat(writer, _BORDERS + index))
+            for index in range(_PIECES - 1)
+        ]
+        self._parameters = [
+            [_load_splat(writer, first + index) for index in range(_PIECES)] for first in parameters
+        ]
+
+    def __call__(self, negated_magnitude: Any) -> list[Any]:
+        """Emit the selection for vectors of -|x|; return a vector for each parameter."""
+        b = self._builder
+        selected = [values[0] for values in self._parameters]
+        for j, border in enumerate(self._borders):
+            is_beyond = b.icmp_signed("<", negated_magnitude, border)
+            selected = [
+                b.select(is_beyond, values[j + 1], value)
+                for values, value in zip(self._parameters, selected, strict=True)
+            ]
+        return selected
+
+
+class _PermutedSegments:
+    """Selects the parameters of each lane's segment by its index, found by a binary search."""
+
+    def __init__(self, writer: _register_tile.TileIrWriter, parameters: Sequence[int]) -> None:
+        """Emit the loads of borders and parameters; `parameters` are their first table indices."""
+        self._writer = writer
+        zero = ir.Constant(writer.vector, [0] * writer.target.lanes)
+        # -|x| is compared, which fits 32 bits where |x| may not
+        self._borders = [writer.b.sub(zero, part) for part in self._load_vectors(_BORDERS)]
+        self._middle = writer.b.sub(zero, _load_splat(writer, _BORDERS + _PIECES // 2 - 1))
+        self._parameters = [self._load_vectors(first) for first in parameters]
+
+    def __call__(self, negated_magnitude: Any) -> list[Any]:
+        """Emit the selection for vectors of -|x|; return a vector for each parameter."""
+        b = self._writer.b
+        is_upper = b.icmp_signed("<", negated_magnitude, self._middle)
+        index = b.select(is_upper, self._constant(_PIECES // 2), self._constant(0))
+        for step in (4, 2, 1):
+            border = self._look_up(self._borders, b.add(index, self._constant(step - 1)), is_upper)
+            is_beyond = b.icmp_signed("<", negated_magnitude, border)
+            index = b.select(is_beyond, b.add(index, self._constant(step)), index)
+        return [self._look_up(values, index, is_upper) for values in self._parameters]
+
+    def _load_vectors(self, first: int) -> list[Any]:
+        """Emit the load of the 16 table entries from index `first` on, in one or two vectors."""
+        writer, lanes = self._writer, self._writer.target.lanes
+        kind = ir.VectorType(_register_tile.INDEX, lanes)
+        addresses = [
+            writer.add_offset(writer.arguments["table"], 8 * (first + start))
+            for start in range(0, _PIECES, lanes)
+        ]
+        return [writer.b.trunc(writer.load(place, kind), writer.vector) for place in addresses]
+
+    def _look_up(self, values: Sequence[Any], index: Any, is_upper: Any) -> Any:
+        """Emit the selection of the values at `index`, 0 to 15; `is_upper` is index >= 8.
+
+        A permutation of 8 lanes ignores the upper bits of an index.
+        """
+        writer = self._writer
+        permuted = [writer.permute(part, index) for part in values]
+        return permuted[0] if len(permuted) == 1 else writer.b.select(is_upper, *permuted[::-1])
+
+    def _constant(self, value: int) -> Any:
+        """Return a vector constant with `value` in every lane."""
+        return ir.Constant(self._writer.vector, [value] * self._writer.target.lanes)
