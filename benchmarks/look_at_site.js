@@ -51,7 +51,7 @@ function faults() {
 
 (async () => {
   fs.mkdirSync(pictures, {recursive: true});
-  const browser = await chromium.launch({executablePath: CHROMIUM, args: ['--no-sandbox', '--allow-file-access-from-files']});
+  const browser = await chromium.launch({executablePath: CHROMIUM, args: ['--no-sandbox', '--disable-gpu', '--allow-file-access-from-files']});
   let wrong = 0, seen = 0;
   for (const colorScheme of ['light', 'dark']) for (const width of [400, 1280]) {
     const context = await browser.newContext({viewport: {width, height: 900}, colorScheme});

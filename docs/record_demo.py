@@ -6,6 +6,7 @@ python docs/record_demo.py
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,10 @@ def main() -> None:
         console = Console(record=True, width=WIDTH, file=null_device)
         console.print(Text("$ lingeronnx demo", style="bold"))
         console.print(Text.from_ansi(text.rstrip()))
-        console.save_svg(str(root / "docs" / "images" / "demo.svg"), title="lingeronnx demo")
+        console.print()  # the last line of the picture is cut off below
+        svg = console.export_svg(title="lingeronnx demo")
+    svg = re.sub(r" *@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)  # no fonts of another host
+    (root / "docs" / "images" / "demo.svg").write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":
