@@ -56,6 +56,7 @@ _TRIGGERS: Mapping[LunaFault, Callable[[ir.Node, Target], bool]] = {
     LunaFault.LOG_SOFTMAX: lambda node, target: node.op_type == "LogSoftmax",
     LunaFault.TANH: lambda node, target: node.op_type == "Tanh",
     LunaFault.LUT_SCALE: lambda node, target: node.op_type in ("Sigmoid", "Tanh"),
+    LunaFault.TANH_SCALE: lambda node, target: node.op_type == "Tanh",
     LunaFault.LUT_CONSTANT: lambda node, target: node.op_type == "Sigmoid",
 }
 

@@ -250,7 +250,14 @@ class LunaFault(Enum):
     DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not used"
     DIV_STOPS = "div-stops", "iqDiv stops the executor with an error: it is not used"
     MUL_STOPS = "mul-stops", "iqMul stops the executor with an error: it is not used"
-    SIGMOID_WIDE = "sigmoid-stops", "iqSigmoid of int32 crashes: it is not used"
+    SIGMOID_WIDE = (
+        "sigmoid-stops",
+        "iqSigmoid of more than 8 bits crashes: its input is requantized to 8 bits",
+    )
+    TANH_SCALE = (
+        "lut-scale",
+        "iqTanh treats an input scale below 2^11 as 2^11: its input gets a larger scale",
+    )
     AVGPOOL_LARGE = (
         "avgpool-large",
         "an average of a map of more than 65536 bytes crashes: it is computed in steps",

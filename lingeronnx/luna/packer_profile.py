@@ -58,6 +58,8 @@ class ConvPackerLimits(ConvLimits):
     supports_depthwise_multiplier: bool
     supports_groups_1d: bool  # whether a 1-D convolution with several groups packs
     supports_depthwise_1d: bool  # whether it packs with as many groups as outputs
+    # Whether the check of a map against its kernel adds the padding of rows to the columns.
+    adds_padding_to_other_axis: bool = True
     hoists_padding: bool  # whether maps smaller than the kernel are padded in a separate node
     # Largest correct input: channels rounded up to 8, width to 8 times the stride.
     max_input_bytes: int | None
@@ -275,6 +277,11 @@ class PackerProfile:
     follow_batch_first: tuple[str, ...] = ()
     # (data_bits, parameter_bits, o_bits) of a LinearInt that are correct, besides int8 by int8.
     wide_linear: tuple[tuple[int, int, int], ...] = ()
+    accepts_any_platform_case: bool = False  # whether -p may be spelled in any case
+    # Attributes of an operator that need not be written, although earlier packers read them.
+    optional_attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Largest log2 of scale_o / scale_x that an operator of `left_shifted_sums` shifts left.
+    max_left_shift: int = 6
     # Whether other input widths than `lut_input_bits` do not pack.
     refuses_lut_widths: bool = False
     refused_quant_modes: tuple[str, ...] = ()  # values of quant_mode that do not pack

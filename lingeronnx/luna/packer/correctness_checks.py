@@ -332,14 +332,16 @@ def _check_2d_layer_norm(step: PackerStep, rows: int) -> Iterator[VerdictFinding
 def _check_output_scale(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
     """Yield a finding of level "right" if `scale_o` of a sum or product is too large.
 
-    It must not exceed the smaller input scale of an iqAdd or iqSub unless the chip shifts them left
-    correctly, nor the product of the input scales of an iqMul or BmmInt. Steps without `scale_o` or
-    `scale_x`, and other operators, pass.
+    It must not exceed the smaller input scale of an iqAdd or iqSub, by more than the largest shift
+    where the chip shifts them left correctly, nor the product of the input scales of an iqMul or
+    BmmInt. Steps without `scale_o` or `scale_x`, and other operators, pass.
     """
     scale, x, y = (step.get(key) for key in ("scale_o", "scale_x", "scale_y"))
     if scale is None or x is None:
         return
-    shifts_left = step.op in get_packer_profile(target).left_shifted_sums
+    profile = get_packer_profile(target)
+    max_left_shift = profile.max_left_shift if step.op in profile.left_shifted_sums else 0
+    shifts_left = y is None or scale <= min(x, y) * 2.0**max_left_shift
     if step.op in (ADD.name, SUB.name) and y is not None and scale > min(x, y) and not shifts_left:
         yield make_wrong_result_finding(
             step,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ...operators.integer_ops import AVG_POOL2D, CONCAT, CONV1D, DIV, GRU, LSTM, MUL, SIGMOID
+from ...operators.integer_ops import AVG_POOL2D, CONCAT, CONV1D, DIV, GRU, LSTM, MUL, SIGMOID, TANH
 from ...targets.verdict import VerdictFinding
 from ..faults import LunaFault
 from ..packer_profile import AverageRescale, get_packer_profile
@@ -99,8 +99,15 @@ def _find_large_average(plan: PlannedGraph, step: PackerStep) -> str | None:
 
 
 def _find_wide_input(plan: PlannedGraph, step: PackerStep) -> str | None:
-    """Return the width of an input of 32 bits, else None."""
-    return "32 bits" if plan.graph.tensors[step.inputs[0]].width == 4 else None
+    """Return the width of an input of more than 8 bits, else None."""
+    width = plan.graph.tensors[step.inputs[0]].width
+    return f"{8 * width} bits" if width > 1 else None
+
+
+def _find_small_scale(plan: PlannedGraph, step: PackerStep) -> str | None:
+    """Return `scale_x` of an activation that is computed by a table if it is below 2^11."""
+    scale = step.get("scale_x")
+    return f"scale_x {scale:g}" if scale is not None and scale < 2.0**11 else None
 
 
 _LARGE_MAP_BYTES = 65536
@@ -120,6 +127,8 @@ FAULT_CHECKS: Mapping[LunaFault, Mapping[str, tuple[FaultCheck, ...]]] = Mapping
         LunaFault.GRU_STATE: {GRU.name: (_find_used_state,)},
         LunaFault.GRU_FIRST_STATE: {GRU.name: (_find_first_state,)},
         LunaFault.GRU_NEEDS_STATE: {GRU.name: (_find_missing_state, _find_batch_first)},
+        LunaFault.LUT_SCALE: {SIGMOID.name: (_find_small_scale,), TANH.name: (_find_small_scale,)},
+        LunaFault.TANH_SCALE: {TANH.name: (_find_small_scale,)},
         LunaFault.SIGMOID_WIDE: {SIGMOID.name: (_find_wide_input,)},
         LunaFault.LSTM_CELL: {LSTM.name: (_find_used_cell,)},
     }

@@ -157,9 +157,12 @@ def _check_platform(
         {str(s.get("platform")) for s in steps if s.get("platform") is not None}
     )
     option = options.platform
+    has_known_case = get_packer_profile(target).accepts_any_platform_case or option in (
+        str(option).lower(),
+        str(option).upper(),
+    )
     if option is not None and (
-        option.lower() not in (*PLATFORM_OPTIONS, target_name)
-        or option not in (option.lower(), option.upper())
+        option.lower() not in (*PLATFORM_OPTIONS, target_name) or not has_known_case
     ):
         yield _make_refusal(
             "-p",
@@ -382,7 +385,8 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
         required.append(profile.rounding_attribute)
     if step.op == SIGMOID.name and not uses_platform_quant:
         required.append("platform")
-    missing = [name for name in required if step.get(name) is None]
+    optional = profile.optional_attributes.get(step.op, ())
+    missing = [name for name in required if step.get(name) is None and name not in optional]
     if missing:
         yield _make_refusal(
             step.name,

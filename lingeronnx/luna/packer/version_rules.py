@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from ...common.alignment import round_up
 from ...operators.integer_ops import (
     AVG_POOL2D,
     BATCH_NORM2D,
@@ -18,6 +19,8 @@ from ...operators.integer_ops import (
     CONV2D,
     CONV_TRANSPOSE2D,
     DEQUANT,
+    DIV,
+    GLU,
     GRU,
     LAYER_NORM,
     LINEAR,
@@ -94,6 +97,23 @@ def gru_attributes(node: PlacedStep) -> object:
 def gru_state_input(node: PlacedStep) -> object:
     """A GRUInt must have a first state as its second input | add it."""
     return f"{len(node.inputs)} inputs" if len(node.inputs[1].shape) != 3 else None
+
+
+def _make_gru_size_rule(counts_sequence: bool) -> Refusal:
+    """Make the rule on input and weights of a GRUInt; `counts_sequence` counts all steps."""
+
+    def gru_size(node: PlacedStep) -> object:
+        """Return the product of both sizes above 32768, or None."""
+        elements = node.x.elements if counts_sequence else node.x.shape[-1]
+        size = round_up(elements, 8) * round_up(3 * int(node.step.get("hidden_size")), 4)
+        return size if size > 32768 else None
+
+    subject = "all inputs" if counts_sequence else "one input"
+    gru_size.__doc__ = (
+        f"the elements of {subject} of a GRUInt, rounded up to 8, times 3 hidden_size, rounded up "
+        "to 4, must not exceed 32768 | use a shorter sequence or fewer units"
+    )
+    return gru_size
 
 
 def norm_rank(node: PlacedStep) -> object:
@@ -280,6 +300,39 @@ def dequant_scale(node: PlacedStep) -> object:
     return f"{scale:g}" if not 1 <= scale <= 2.0**30 else None
 
 
+def div_shift(node: PlacedStep) -> object:
+    """scale_o of an iqDiv must be scale_x / scale_y times 2^0 to 2^63 | raise scale_o."""
+    scale_x, scale_y, scale_o = (node.step.get(key) for key in ("scale_x", "scale_y", "scale_o"))
+    if None in (scale_x, scale_y, scale_o):
+        return None
+    shift = _q(scale_o) - (_q(scale_x) - _q(scale_y))
+    return f"2^{shift}" if not 0 <= shift <= 63 else None
+
+
+def div_psram(node: PlacedStep) -> object:
+    """Tensors of an iqDiv must be in shared memory | leave them there."""
+    uses_psram = any(node.is_input_in_psram(index) for index in range(len(node.inputs)))
+    return "psram" if uses_psram or node.is_output_in_psram else None
+
+
+def glu_one_row(node: PlacedStep) -> object:
+    """A GluInt must have one row, along its last axis | split the rows."""
+    rank = len(node.x.shape)
+    is_last = int(node.step.get("dim", -1)) % rank == rank - 1
+    return list(node.x.shape) if not is_last or node.x.elements != node.x.shape[-1] else None
+
+
+def gelu_psram(node: PlacedStep) -> object:
+    """The input of a QGelu or QSwish must be in shared memory | leave it there."""
+    return "psram" if node.is_input_in_psram() else None
+
+
+def gelu_scales(node: PlacedStep) -> object:
+    """QGelu and QSwish need -3 <= q_x <= 90 and -36 <= q_o <= 57 | choose other scales."""
+    q_x, q_o = _q(node.step.get("scale_x")), _q(node.step.get("scale_o"))
+    return None if -3 <= q_x <= 90 and -36 <= q_o <= 57 else f"q_x {q_x}, q_o {q_o}"
+
+
 def prelu_shifts(node: PlacedStep) -> object:
     """post_shift of a PRelu must be 0 to 63 | choose other scales."""
     shift = int(node.step.get("post_shift", 0))
@@ -294,6 +347,13 @@ REFUSALS: Mapping[str, tuple[tuple[str, ...], Refusal]] = MappingProxyType(
         "lstm state scale": ((LSTM.name,), lstm_state_scale),
         "gru attributes": ((GRU.name,), gru_attributes),
         "gru state input": ((GRU.name,), gru_state_input),
+        "gru sequence size": ((GRU.name,), _make_gru_size_rule(counts_sequence=True)),
+        "gru input size": ((GRU.name,), _make_gru_size_rule(counts_sequence=False)),
+        "glu one row": ((GLU.name,), glu_one_row),
+        "gelu psram": (("QGelu", "QSwish"), gelu_psram),
+        "gelu scales": (("QGelu", "QSwish"), gelu_scales),
+        "div shift": ((DIV.name,), div_shift),
+        "div psram": ((DIV.name,), div_psram),
         "norm rank": ((LAYER_NORM.name,), norm_rank),
         "norm scales": ((LAYER_NORM.name,), norm_scales),
         "norm parameter_bits": ((LAYER_NORM.name,), norm_parameter_bits),

@@ -19,7 +19,13 @@ from ...targets.arithmetic import (
 from ..common import NO_LEFT_SHIFT, ZERO_ON_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import ARCS
-from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta, list_other_operators
+from .delta import (
+    COMMON_REFUSALS,
+    OPTIONAL_ATTRIBUTES,
+    READ_ONLY,
+    VersionDelta,
+    list_other_operators,
+)
 
 __all__ = ["DELTAS"]
 
@@ -50,6 +56,8 @@ _NEWEST_PACKING = {
     "lut_input_bits": {"iqSigmoid": 0, "iqTanh": 32},
     "conv": {"max_kernel": 12, "max_kernel_dilated": 5},
     "follow_batch_first": ("LSTMInt", "GRUInt"),
+    "accepts_any_platform_case": True,
+    "optional_attributes": OPTIONAL_ATTRIBUTES,
     "overruns": {"LayerNormInt": "none"},
     "work_areas": {
         "LayerNormInt": "layer norm arcs Q15",
@@ -97,7 +105,7 @@ DELTAS = (
     VersionDelta(
         version="3.0.10",
         packing={
-            "conv": {"supports_groups_1d": True},
+            "conv": {"supports_groups_1d": True, "adds_padding_to_other_axis": False},
             "refuses_lut_widths": True,
             "unmeasured_plans": (),
         },

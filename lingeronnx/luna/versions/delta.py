@@ -12,7 +12,14 @@ from ...targets.arithmetic import Arithmetic
 from ..faults import LunaFault, build_unsupported_reasons
 from ..packer_profile import PackerProfile, PackerVendor
 
-__all__ = ["COMMON_REFUSALS", "READ_ONLY", "VersionDelta", "build_versions", "list_other_operators"]
+__all__ = [
+    "COMMON_REFUSALS",
+    "OPTIONAL_ATTRIBUTES",
+    "READ_ONLY",
+    "VersionDelta",
+    "build_versions",
+    "list_other_operators",
+]
 
 _Value = TypeVar("_Value")
 
@@ -39,7 +46,12 @@ COMMON_REFUSALS = (
     "requant psram",
     "dequant scale",
     "prelu shifts",
+    "div shift",
+    "div psram",
 )
+
+#: Attributes that the packer's text of 2026-08-20 no longer needs.
+OPTIONAL_ATTRIBUTES = MappingProxyType({"AvgPool2dInt": ("ceil_mode",)})
 
 
 def list_other_operators(profile: PackerProfile, measured: Iterable[str]) -> tuple[str, ...]:

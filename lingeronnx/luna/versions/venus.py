@@ -23,7 +23,13 @@ from ...targets.limits import RecurrentLimits
 from ..common import NO_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import VENUS
-from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta, list_other_operators
+from .delta import (
+    COMMON_REFUSALS,
+    OPTIONAL_ATTRIBUTES,
+    READ_ONLY,
+    VersionDelta,
+    list_other_operators,
+)
 
 __all__ = ["DELTAS"]
 
@@ -52,10 +58,13 @@ _NEWEST_FIXED_FAULTS = (
     LunaFault.LSTM_CELL,
     LunaFault.GRU_STATE,
     LunaFault.GRU_FIRST_STATE,
+    LunaFault.TANH_SCALE,
 )
 _NEWEST_PACKING = {
     "operators": (*VENUS.operators, "BatchNorm1dInt", "Clip", "PRelu"),
-    "unwritten_operators": ("BatchNorm1dInt", "Clip", "PRelu", "GluInt"),
+    "unwritten_operators": ("BatchNorm1dInt", "Clip", "PRelu", "GluInt", "iqDiv"),
+    "accepts_any_platform_case": True,
+    "optional_attributes": OPTIONAL_ATTRIBUTES,
     "min_layer_norm_length": 1,
     "layer_norm_weight_bytes": 0,
     "supports_2d_layer_norm": False,
@@ -65,6 +74,9 @@ _NEWEST_PACKING = {
         *COMMON_REFUSALS,
         "norm rank",
         "norm parameter_bits",
+        "gru input size",
+        "glu one row",
+        "no dilation 1d",
         "average kernel 5",
         "average psram",
         "average scale",
@@ -84,6 +96,7 @@ DELTAS = (
         },
         unmeasured=READ_ONLY,
         fixed_faults=(LunaFault.LUT_SCALE,),
+        new_faults=(LunaFault.TANH_SCALE,),
         packing={"work_areas": {"iqSigmoid": "curve Q11"}},
     ),
     VersionDelta(version="3.0.7", unmeasured=READ_ONLY),
@@ -108,6 +121,8 @@ DELTAS = (
             "follow_batch_first": ("LSTMInt", "GRUInt"),
             "overruns": {"LSTMInt": "none"},
             "work_areas": {"GRUInt": "gru venus"},
+            "refusals": ("gru sequence size",),
+            "conv": {"adds_padding_to_other_axis": False},
         },
     ),
     VersionDelta(

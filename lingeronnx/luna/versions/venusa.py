@@ -26,7 +26,13 @@ from ...targets.limits import TransposeLimits
 from ..common import LEFT_SHIFT, NO_LEFT_SHIFT, REJECT_LEFT_SHIFT, ZERO_ON_LEFT_SHIFT
 from ..faults import LunaFault
 from ..packer_profile import VENUSA, AverageRescale
-from .delta import COMMON_REFUSALS, READ_ONLY, VersionDelta, list_other_operators
+from .delta import (
+    COMMON_REFUSALS,
+    OPTIONAL_ATTRIBUTES,
+    READ_ONLY,
+    VersionDelta,
+    list_other_operators,
+)
 
 __all__ = ["DELTAS"]
 
@@ -58,12 +64,17 @@ _NEWEST_FIXED_FAULTS = (
     LunaFault.NORM_RANK,
     LunaFault.GRU_STATE,
 )
+#: (data_bits, parameter_bits, o_bits) of a LinearInt that 3.0.10 computes, besides int8 by int8.
+_WIDE_LINEAR = ((32, 32, 32), (32, 32, 8), (8, 32, 32))
 _LATER_OPERATORS = ("QGelu", "QSwish", "BatchNorm1dInt")
 _NEWEST_OPERATORS = (*_LATER_OPERATORS, "Clip", "PRelu", "Relux")
 _NEWEST_PACKING = {
     "operators": (*VENUSA.operators, *_NEWEST_OPERATORS),
     "unwritten_operators": (*_NEWEST_OPERATORS, "iqTanh"),
     "lut_input_bits": {"iqSigmoid": 0, "iqTanh": 32},
+    "accepts_any_platform_case": True,
+    "optional_attributes": OPTIONAL_ATTRIBUTES,
+    "wide_linear": (*_WIDE_LINEAR, (16, 16, 8), (16, 16, 16), (16, 16, 32)),
     "conv": {"max_kernel": 12, "max_kernel_dilated": 5},
     "overruns": {"LayerNormInt": "none"},
     "work_areas": {"LayerNormInt": "layer norm venusA Q15", "iqTanh": "curve Q27"},
@@ -73,7 +84,9 @@ _NEWEST_PACKING = {
         "norm psram",
         "gru state input",
         "average kernel 7",
-        "output bits 8 or 32",
+        "output bits 8",
+        "gelu psram",
+        "gelu scales",
         "one sample 1d",
         "no dilation 1d",
         "wide tanh scale",
@@ -137,7 +150,7 @@ DELTAS = (
             "unwritten_operators": ("QGelu", "QSwish"),
             "unverified_operators": (),
             "unmeasured_plans": list_other_operators(VENUSA, measured=()),
-            "lut_input_bits": {"iqSigmoid": 8},
+            "lut_input_bits": dict.fromkeys(("iqSigmoid", "QGelu", "QSwish"), 8),
             "refuses_lut_widths": True,
             "pool": {"correct_rescales": (AverageRescale.SHIFTED,)},
             "wide_linear": ((32, 32, 32),),
@@ -171,7 +184,8 @@ DELTAS = (
             # Their work areas changed, and were measured for small tensors only.
             "unmeasured_plans": ("iqAdd", "iqCat"),
             "left_shifted_sums": ("iqAdd",),
-            "wide_linear": ((32, 32, 32), (32, 32, 8), (8, 32, 32)),
+            "wide_linear": _WIDE_LINEAR,
+            "conv": {"adds_padding_to_other_axis": False},
             "overruns": {
                 **dict.fromkeys(("LinearInt", "SoftmaxInt"), "none"),
                 "LayerNormInt": "layer norm Q15",

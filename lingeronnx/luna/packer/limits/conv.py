@@ -419,6 +419,8 @@ def input_smaller_than_kernel(node: ir.Node, target: Target) -> str | None:
             height, row_pads = height + row_pads, 0
         if window.height < window.kernel[1]:
             width, column_pads = width + column_pads, 0
+    if not get_packer_profile(target).conv.adds_padding_to_other_axis:
+        row_pads, column_pads = column_pads, row_pads
     # The packer adds the padding of the rows to the columns and vice versa.
     if width + row_pads >= window.kernel[1] and height + column_pads >= window.kernel[0]:
         return None

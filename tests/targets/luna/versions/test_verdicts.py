@@ -5,52 +5,28 @@ that does not run, whose outputs differ from the formula or depend on old memory
 """
 
 import json
-from pathlib import Path
 
-import onnx
 import pytest
 
-from lingeronnx.luna.evaluation import evaluate_graph
-from lingeronnx.targets import get_target
+from benchmarks.version_agreement import ROWS as FOLDER
+from benchmarks.version_agreement import (
+    format_answer,
+    get_expected_answer,
+    has_measured_plan,
+    judge_row,
+)
 
-FOLDER = Path(__file__).resolve().parents[3] / "golden" / "versions"
 ROWS = json.loads((FOLDER / "index.json").read_text())
-READ_VERSION = "2026-08-20"
-
-#: Its recorded difference is that of another version's formula; the integers are those of 3.0.4.
-OTHER_FORMULA = ("lstm_venus_v304_square",)
-
-
-def get_platform(row):
-    version = READ_VERSION if row["status"] == "rewritten" else row["executor"]
-    return f"{row['platform']}@{version}"
-
-
-def get_expected_verdict(row):
-    """Return "refused", "wrong" or "right"."""
-    if not row["packs"]:
-        return "refused"
-    if row["name"] in OTHER_FORMULA:
-        return "right"
-    differs = not row["runs"] or row["depends_on_old_memory"] or any(row["differs_from_formula"])
-    return "wrong" if differs else "right"
 
 
 def judge(row):
-    model = onnx.load(FOLDER / row["file"])
-    return evaluate_graph(model, get_target(get_platform(row)), row["arguments"])
-
-
-def get_verdict(verdict):
-    if not verdict.is_packable:
-        return "refused"
-    return "right" if verdict.is_correct else "wrong"
+    return judge_row(FOLDER, row)
 
 
 def test_the_set_has_rows_of_every_kind():
     counts = dict.fromkeys(("refused", "wrong", "right"), 0)
     for row in ROWS:
-        counts[get_expected_verdict(row)] += 1
+        counts[get_expected_answer(row)] += 1
     assert counts == {"refused": 26, "wrong": 66, "right": 194}
 
 
@@ -60,7 +36,7 @@ def test_every_row_gets_the_verdict_of_its_version(status):
     for row in ROWS:
         if row["status"] == status:
             verdict = judge(row)
-            expected, answer = get_expected_verdict(row), get_verdict(verdict)
+            expected, answer = get_expected_answer(row), format_answer(verdict)
             if answer != expected:
                 different[row["name"]] = expected, answer, [str(f) for f in verdict.findings]
     assert different == {}
@@ -70,16 +46,15 @@ def test_planned_shared_memory_is_the_measured_one():
     different = {}
     for row in ROWS:
         if row.get("plan"):
-            plan = judge(row).memory_plan
-            planned_bytes = None if plan is None else -(-plan.shared // 64) * 64
-            if planned_bytes != row["plan"][1]:
-                different[row["name"]] = planned_bytes, row["plan"][1]
+            verdict = judge(row)
+            if not has_measured_plan(row, verdict):
+                different[row["name"]] = verdict.memory_plan, row["plan"][1]
     assert different == {}
 
 
 def test_every_wrong_row_names_a_rule_with_its_value():
     for row in ROWS:
-        if get_expected_verdict(row) == "wrong":
+        if get_expected_answer(row) == "wrong":
             findings = [f for f in judge(row).findings if f.level == "right"]
             assert findings, row["name"]
             assert all(f.rule and f.value and f.remedy for f in findings), row["name"]
