@@ -39,7 +39,7 @@ from ..runtime.runners import FloatRunner, get_input_specs
 from ..runtime.session import open_lowered_session
 
 if TYPE_CHECKING:
-    from ..torch.finetune import Recipe
+    from ..torch.finetune import EpochReport, Recipe
     from ..torch.qat.qat_module import QatModule
 
 __all__ = ["finetune"]
@@ -65,6 +65,7 @@ def finetune(
     resume: bool = False,
     state_dict: object = None,
     progress: Progress | None = None,
+    on_epoch: Callable[[EpochReport], None] | None = None,
     **settings: Any,
 ) -> QuantizedModel:
     """Quantize a model and fine-tune it with the integer arithmetic of the chip.
@@ -97,6 +98,10 @@ def finetune(
         File for the state of the training, and whether to continue from it.
     state_dict
         Checkpoint of the user's torch model, loaded into the graph first.
+    on_epoch
+        Called after each epoch and block with its loss, metric, learning rate and the time left;
+        as text that is one line, so that it can be `print`. An interruption (Ctrl-C) ends the
+        training, and the best state is returned.
     settings
         Settings of `quantize`, and fields of `lingeronnx.torch.finetune.Recipe`.
 
@@ -161,9 +166,11 @@ def finetune(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         resume=resume,
         progress=progress,
+        on_epoch=on_epoch,
+        metric_name="" if eval_data is None else metric or "metric",
     )
     history = tuner.run()
-    notes = [*planned.notes, *_format_untrained_note(qat_module)]
+    notes = [*planned.notes, *_format_untrained_note(qat_module), *tuner.notes]
     tuned = replace(planned, plan=qat_module.plan, notes=notes)
     tuned_graph = replace_initializers(start, qat_module.get_weights())
     result = build_quantized_model(tuned, tuned_graph, progress)

@@ -23,7 +23,7 @@ from .._shared import (
     quantize_options,
     setting_option,
 )
-from ..terminal import progress_bar
+from ..terminal import echo, progress_bar
 
 __all__ = ["finetune"]
 
@@ -193,6 +193,7 @@ def finetune(
             overrides=merge_overrides(overrides),
             constraints=_parse_constraints(clamps, no_clamp),
             progress=progress,
+            on_epoch=lambda report: echo(str(report), err=True),
             **settings,
         )
         written = result.write(output, plan=save_plan)

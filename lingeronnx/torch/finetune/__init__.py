@@ -4,7 +4,7 @@ The package owns the optimized parameters and the loss. It does not know how int
 (`qat`), nor torch modules of users.
 """
 
-from .recipe import Constraints, Recipe
+from .recipe import Constraints, EpochReport, Recipe
 from .tuner import Tuner
 
-__all__ = ["Constraints", "Recipe", "Tuner"]
+__all__ = ["Constraints", "EpochReport", "Recipe", "Tuner"]

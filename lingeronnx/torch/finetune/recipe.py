@@ -121,3 +121,45 @@ class Epoch:
     number: int
     loss: float
     metric: float | None = None
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What a trained epoch or block gave, for the user; as text one line.
+
+    Attributes
+    ----------
+    epoch
+        The entry of the history.
+    count
+        Number of epochs, or of blocks.
+    learning_rate
+        Step size of the weights at its end.
+    is_best
+        Whether the metric, or without one the loss, is the best so far.
+    seconds_left
+        Estimated time of the remaining epochs; None for blocks, which differ in size.
+    metric_name
+        Name of the metric; "" without evaluation data.
+    """
+
+    epoch: Epoch
+    count: int
+    learning_rate: float
+    is_best: bool
+    seconds_left: float | None = None
+    metric_name: str = ""
+
+    def __str__(self) -> str:
+        """Return "epoch 3 of 10: loss 0.0123, top1 93.2, learning rate 0.0003, 7 s left"."""
+        epoch = self.epoch
+        subject = f"epoch {epoch.number}" if epoch.part == "whole" else f"block {epoch.number}"
+        facts = [f"loss {epoch.loss:.4g}"]
+        if epoch.metric is not None:
+            facts.append(f"{self.metric_name or 'metric'} {epoch.metric:.6g}")
+        facts.append(f"learning rate {self.learning_rate:.3g}")
+        if self.is_best:
+            facts.append("best so far")
+        if self.seconds_left is not None:
+            facts.append(f"{self.seconds_left:.0f} s left")
+        return f"{subject} of {self.count}: {', '.join(facts)}"

@@ -15,6 +15,7 @@ or how integers are computed (`QatModule`).
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from ..checkpoint.file import Checkpoint
 from ..dynamo import import_dynamo
 from ..qat.qat_module import FakeQuantStep, QatModule
 from .learned_scales import LearnedScales
-from .recipe import Constraints, Epoch, Recipe
+from .recipe import Constraints, Epoch, EpochReport, Recipe
 from .samples import Samples, Teacher
 from .soft_rounding import SoftRounding
 
@@ -65,6 +66,14 @@ class Tuner:
         Whether to continue from the checkpoint.
     progress
         Called with label, completed and total steps.
+    on_epoch
+        Called with an `EpochReport` after each epoch and block.
+
+    Attributes
+    ----------
+    notes
+        Remarks for the user: that the training was interrupted, or that no epoch was better than
+        the initial state.
     """
 
     def __init__(
@@ -79,13 +88,15 @@ class Tuner:
         checkpoint: Path | None = None,
         resume: bool = False,
         progress: Progress | None = None,
+        on_epoch: Callable[[EpochReport], None] | None = None,
+        metric_name: str = "",
     ) -> None:
         """Prepare training of `module`; the module moves to the device of the recipe.
 
         Freezes and clamps parameters by `constraints`, and loads the state of the file `checkpoint`
         if `resume` and it exists. `model` is the float graph whose tensors are the targets.
         `evaluate` returns the metric of the current module, larger is better; without it the loss
-        decides.
+        decides. `metric_name` is for reports.
         """
         self.module, self.samples, self.recipe = module.to(recipe.device), samples, recipe
         self._model = model
@@ -93,6 +104,8 @@ class Tuner:
         self.constraints = constraints or Constraints()
         self.history: list[Epoch] = []
         self._evaluate, self._progress = evaluate, progress
+        self._on_epoch, self._metric_name = on_epoch, metric_name
+        self.notes: list[str] = []
         self._scales = _make_learned_scales(module, recipe)
         self._scale_lr = _get_scale_lr(module, recipe)
         self._file = Checkpoint(checkpoint) if checkpoint is not None else None
@@ -125,15 +138,26 @@ class Tuner:
     def reconstruct_blocks(self) -> None:
         """Train each block towards the tensor of the float model at its end.
 
-        Blocks that the checkpoint contains are left out; it is saved after each block.
+        Blocks that the checkpoint contains are left out; it is saved after each block. An
+        interruption undoes the block that is being trained, and leaves out those after it.
         """
         ends = self._find_block_ends()
         for number, (start, end) in enumerate(zip([None, *ends], ends, strict=False), 1):
             if number <= self._saved.get("blocks", 0):
                 continue
-            loss = self._train_block(start, end, number)
+            state = self._get_state()
+            try:
+                loss = self._train_block(start, end, number)
+            except KeyboardInterrupt:
+                self.module.log2_scales = {}
+                self._load_state({"state": state})
+                self.notes.append(
+                    f"interrupted in block {number} of {len(ends)}; the blocks before it are kept"
+                )
+                return
             if loss is not None:
                 self.history.append(Epoch(f"block to {end}", number, loss))
+                self._report_epoch(len(ends), self.recipe.lr, is_best=False)
             self._save_checkpoint(blocks=number)
             self._report_progress("blocks", number, len(ends))
 
@@ -295,7 +319,7 @@ class Tuner:
 
         The state before the first epoch counts as a candidate too. Learned scales are trained
         along. Continues a loaded checkpoint, saves one after each epoch, and stops early after
-        `patience` epochs without a better one.
+        `patience` epochs without a better one, or when it is interrupted.
         """
         recipe, module = self.recipe, self.module
         names = [name for name in module.parameter_of if name not in self.constraints.frozen]
@@ -312,28 +336,46 @@ class Tuner:
             optimizer.load_state_dict(self._saved["optimizer"])
             schedule.load_state_dict(self._saved["schedule"])
         best, stale_epochs = self._saved.get("best"), self._saved.get("since", 0)
+        best_epoch = self._saved.get("best_epoch", int("best" in self._saved))
         if best is None:
             best = self._evaluate_module(teacher, taps), self._get_state()
+        start = time.monotonic()
         for epoch in range(first_epoch, recipe.epochs):
-            loss = self._train_epoch(teacher, taps, optimizer, schedule, epoch)
-            value = self._evaluate_module(teacher, taps)
+            try:
+                loss = self._train_epoch(teacher, taps, optimizer, schedule, epoch)
+                value = self._evaluate_module(teacher, taps)
+            except KeyboardInterrupt:
+                self.notes.append(
+                    f"interrupted in epoch {epoch + 1} of {recipe.epochs}; the best state is kept"
+                )
+                break
             metric = value if self._evaluate is not None else None
             self.history.append(Epoch("whole", epoch + 1, loss, metric))
             if value > best[0]:
-                best, stale_epochs = (value, self._get_state()), 0
+                best, stale_epochs, best_epoch = (value, self._get_state()), 0, epoch + 1
             else:
                 stale_epochs += 1
+            seconds = (time.monotonic() - start) / (epoch + 1 - first_epoch)
+            self._report_epoch(
+                recipe.epochs,
+                optimizer.param_groups[0]["lr"],
+                is_best=not stale_epochs,
+                seconds_left=seconds * (recipe.epochs - epoch - 1),
+            )
             self._save_checkpoint(
                 epochs=epoch + 1,
                 optimizer=optimizer.state_dict(),
                 schedule=schedule.state_dict(),
                 best=best,
+                best_epoch=best_epoch,
                 since=stale_epochs,
             )
             if recipe.patience is not None and stale_epochs >= recipe.patience:
                 break
         module.log2_scales = {}
         self._load_state({"state": best[1]})
+        if not best_epoch and self.history:
+            self.notes.append("no epoch is better than the start, which was kept")
 
     def _get_taps(self) -> list[str]:
         """Return the block ends whose distance from the float model is part of the loss.
@@ -524,6 +566,16 @@ class Tuner:
                 (entry.part, entry.number, entry.loss, entry.metric) for entry in self.history
             ]
             self._file.write({**self._saved, "state": self._get_state(), "history": history})
+
+    def _report_epoch(
+        self, count: int, learning_rate: float, *, is_best: bool, seconds_left: float | None = None
+    ) -> None:
+        """Report the last entry of the history, one of `count` epochs or blocks, to the user."""
+        if self._on_epoch is not None:
+            report = EpochReport(
+                self.history[-1], count, learning_rate, is_best, seconds_left, self._metric_name
+            )
+            self._on_epoch(report)
 
     def _report_progress(self, label: str, completed: int, total: int) -> None:
         """Call the progress callback with `completed` of `total` steps, if there is one."""

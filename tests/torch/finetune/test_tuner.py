@@ -410,3 +410,64 @@ def test_a_checkpoint_of_the_torch_model_goes_onto_the_graph_first(tmp_path):
         want = second(torch.from_numpy(feeds["x"])).numpy()
     got = done.session().run(None, feeds)[0]
     assert 10 * np.log10((want**2).sum() / ((want - got) ** 2).sum()) > 20
+
+
+def test_each_epoch_is_reported(tmp_path):
+    """Loss, metric, learning rate and time left, one line each, in Python and on stderr."""
+    model, feeds = nets.plain(), samples(16)
+    lines = []
+    lo.finetune(
+        model,
+        feeds,
+        samples(8, seed=7),
+        platform="generic",
+        effort="fast",
+        on_epoch=lambda report: lines.append(str(report)),
+        **QUICK,
+    )
+    assert [line.partition(":")[0] for line in lines[-2:]] == ["epoch 1 of 2", "epoch 2 of 2"]
+    assert lines[0].startswith("block 1 of ")
+    for line in lines[-2:]:
+        for word in ("loss ", "metric ", "learning rate ", " s left"):
+            assert word in line
+    ir.save(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "train.npz", **feeds)
+    command = ["finetune", str(tmp_path / "net.onnx"), "--train", str(tmp_path / "train.npz")]
+    options = ["-o", str(tmp_path / "out.onnx"), "--epochs", "1", "--effort", "fast", "--lr", "0"]
+    result = CliRunner().invoke(cli.main, [*command, *options])
+    assert result.exit_code == 0
+    assert "epoch 1 of 1: loss " in result.stderr
+    assert "no epoch is better than the start, which was kept" in result.output
+
+
+def test_an_interruption_keeps_the_best(monkeypatch):
+    """Ctrl-C in the third epoch: the better of the first two is the result, and a note says so."""
+    model, feeds = nets.plain(), samples(16)
+    ready = plan_model(prepare_model(model, feeds, None, {"platform": "generic"}))
+    bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
+    values = iter([1.0, 3.0, 2.0])  # of the start and two epochs
+    states = []
+
+    def evaluate():
+        states.append({name: array.copy() for name, array in bridge.get_weights().items()})
+        return next(values)
+
+    tuner = Tuner(
+        bridge,
+        ready.graph,
+        Samples(ready.data),
+        Recipe(epochs=5, batch_size=8, lr=3e-3),
+        evaluate=evaluate,
+    )
+    train_epoch = tuner._train_epoch
+
+    def interrupt(*arguments):
+        if arguments[-1] == 2:
+            raise KeyboardInterrupt
+        return train_epoch(*arguments)
+
+    monkeypatch.setattr(tuner, "_train_epoch", interrupt)
+    assert len(tuner.run()) == 2
+    assert tuner.notes == ["interrupted in epoch 3 of 5; the best state is kept"]
+    for name, array in bridge.get_weights().items():
+        np.testing.assert_array_equal(array, states[1][name])
