@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,7 +49,8 @@ class AnalysisQuant:
     num_histogram_plots
         Number of histograms of the best and of the worst layers; 0 draws none.
     ptq_config
-        Settings of `quantize`: a mapping or a YAML file.
+        Settings of `quantize`: a mapping or a YAML file. A mapping may also have `workers`, the
+        number of processes; `eval_function` must be a function of a module then.
 
     Raises
     ------
@@ -91,7 +93,14 @@ class AnalysisQuant:
         self.model = _find_model_file(Path(model_dir))
         self.save_dir, self.num_histogram_plots = Path(save_dir), num_histogram_plots
         self._journal = Path(checkpoint_name).with_suffix(".jsonl").name
-        self._eval, self._calib, self._config = eval_function, data_loader, ptq_config
+        self._eval, self._calib = eval_function, data_loader
+        self._workers: int | None = None
+        if isinstance(ptq_config, Mapping):
+            ptq_config = dict(ptq_config)
+            self._workers = ptq_config.pop("workers", None)
+        self._config = ptq_config
+        if self._workers is not None:
+            _check_picklable(eval_function)
 
     def analysis(self) -> Sensitivity:
         """Quantize each layer alone, rank the layers, and write the files to `save_dir`.
@@ -127,6 +136,7 @@ class AnalysisQuant:
             ways=_RESUME_HINTS,
             resume=True,
             plots=self.num_histogram_plots,
+            workers=self._workers,
             config=self._config,
         )
         write_text(folder / RANKING_FILE, _format_ranking(result))
@@ -160,6 +170,18 @@ class _CheckedEvaluation:
                 f"eval_function {self.__name__} returned nan; it must return a number"
             )
         return value
+
+
+def _check_picklable(function: Callable[[Any], float]) -> None:
+    """Raise ConfigError if worker processes cannot get `function`, as a lambda or a closure."""
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        raise ConfigError(
+            f"eval_function {name} cannot be passed to worker processes, since it is a lambda or "
+            "defined in another function; define it at the top of a module, or omit workers"
+        ) from error
 
 
 def _find_model_file(path: Path) -> Path:

@@ -15,6 +15,7 @@ __all__ = ["fix_dequant"]
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Path:
     """Repair a legacy quantized graph and write it to ``<name>_fix.onnx`` in the same folder.
 
+    Prints the findings, the edits, with `check` the outputs of the run, and the file written.
     Nothing is written if an error is raised.
 
     Parameters
@@ -41,8 +42,11 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Path:
             f"{os.fspath(path)}: the repaired graph does not run ({fixed.trial_run.error}); "
             "pass check=False to write it anyway"
         )
-    for line in fixed.report.lines():
-        print(escape_invisible(line))
     target = Path(path).with_name(f"{Path(path).stem}_fix.onnx")
     fixed.save(target)
+    lines = list(fixed.report.lines())
+    if fixed.trial_run is not None:
+        lines += fixed.trial_run.lines()
+    for line in [*lines, f"written: {target}"]:
+        print(escape_invisible(line))
     return target

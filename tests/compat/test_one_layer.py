@@ -120,3 +120,15 @@ def test_analysis_quant_says_what_it_does_not_take(made, tmp_path) -> None:
     )  # the only one in the folder
     with pytest.raises(lo.ConfigError, match=r"contains 0 \.onnx files"):
         lo.compat.AnalysisQuant(tmp_path, eval_function=len)
+
+
+def test_closures(made, tmp_path) -> None:
+    """A lambda or a closure evaluates in this process; with workers one line says why it cannot."""
+    home, x = made
+    model, factor = home / "net.onnx", 2.0
+    call = {"data_loader": x, "num_histogram_plots": 0, "save_dir": tmp_path}
+    evaluate = lambda session: factor * float(np.abs(session(x)).mean())  # noqa: E731
+    ranking = lo.compat.AnalysisQuant(model, eval_function=evaluate, **call).analysis().ranking
+    assert ranking
+    with pytest.raises(lo.ConfigError, match="cannot be passed to worker processes, since it is a"):
+        lo.compat.AnalysisQuant(model, eval_function=evaluate, ptq_config={"workers": 2}, **call)

@@ -20,7 +20,13 @@ def test_the_missing_dequant_is_there_beside_the_old_file(tmp_path, capsys):
     kinds = [[node.op_type for node in onnx.load(path).graph.node] for path in (old, target)]
     assert kinds[0].count("Dequant") == 0
     assert kinds[1].count("Dequant") == 1
-    assert "Dequant" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "found 1 problem:"
+    assert any(line.endswith("applied:") for line in lines)
+    assert "check: the model runs; outputs for random inputs:" in lines
+    assert lines[-1] == f"written: {target}"
+    fix_dequant(target, True)
+    assert capsys.readouterr().out.startswith("no problems found\n")
 
 
 def test_what_cannot_be_repaired_writes_nothing(tmp_path):

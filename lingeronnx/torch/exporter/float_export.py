@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from ...common.files import created_folder, write_text
 from ...ir import ir, onnx_file
 from ..checkpoint.parameters import is_parameter, load_module_checkpoint
 from .cleanup import clean_graph, sort_initializers
+from .data_dependence import DataDependenceTracker
 from .equivalence import TorchRun, compare_with_torch, run_by_name, run_on_dynamic_axes
 from .exporters import select_exporter, suppress_output, trace_model
 from .model_source import load_model
@@ -59,6 +60,9 @@ class Exported:
         Remarks for the user.
     scopes
         Node name -> path of the module that it was traced in.
+    data_reads
+        Those notes that name a line of the model's code which reads values of the inputs, such as
+        ``np.asarray(x)``: what it computes of them is constant in the graph.
     """
 
     path: Path
@@ -72,6 +76,7 @@ class Exported:
     sizes: list[dict[str, int]]
     notes: list[str] = field(default_factory=list)
     scopes: dict[str, str] = field(default_factory=dict)
+    data_reads: list[str] = field(default_factory=list)
 
 
 def export(
@@ -152,22 +157,45 @@ def export(
     _check_inputs(dict(zip(call.names, call.tensors, strict=True)))
     dump = _GraphDump(debug_dump)
     with evaluation_mode(module), traceable_lstms(module), torch.no_grad():
-        verified = _export_verified(
-            module,
-            call,
-            output_names,
-            dynamic_axes,
-            opset=opset,
-            exporter=exporter,
-            scopes=scopes,
-            tolerance=tolerance,
-            dump=dump,
-            keep_stacks=keep_stacks,
-        )
+        data_reads = _find_data_reads(module, call)
+        with _mention_data_reads(data_reads):
+            verified = _export_verified(
+                module,
+                call,
+                output_names,
+                dynamic_axes,
+                opset=opset,
+                exporter=exporter,
+                scopes=scopes,
+                tolerance=tolerance,
+                dump=dump,
+                keep_stacks=keep_stacks,
+            )
+    verified.notes.extend(data_reads)
     _check_file(verified.graph)
     dump.graph("final", verified.graph)
     ir.save(verified.graph, target)
-    return verified.to_exported(target, exporter, opset)
+    exported = verified.to_exported(target, exporter, opset)
+    return replace(exported, data_reads=data_reads)
+
+
+def _find_data_reads(module: nn.Module, call: ModuleCall) -> list[str]:
+    """Return a line for each place where the code of `module` reads values of the call's inputs."""
+    flat = FlattenedModel(module, call)
+    with DataDependenceTracker(call.tensors) as tracker:
+        run_by_name(flat, call.tensors)
+    return tracker.lines()
+
+
+@contextlib.contextmanager
+def _mention_data_reads(data_reads: Sequence[str]) -> Iterator[None]:
+    """Context manager that adds the first of `data_reads` to the message of a ModelError."""
+    try:
+        yield
+    except ModelError as error:
+        if not data_reads:
+            raise
+        raise ModelError(f"{error}; {data_reads[0]}") from error
 
 
 class _VerifiedExport(NamedTuple):

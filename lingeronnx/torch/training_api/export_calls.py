@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from ...common.errors import ConfigError, ModelError, suggest_nearest
-from ...common.escaping import escape_lines
+from ...common.escaping import escape_invisible, escape_lines
 from ...common.files import created_folder, temporary_folder, write_text
 from ...ir import ir
 from ...ir.batch_axes import BATCH_AXES_KEY
@@ -337,6 +337,8 @@ def _write_float(
     with temporary_folder() as temporary:
         target = path if isinstance(path, str | os.PathLike) else temporary / "net.onnx"
         exported = export_float(net, args, target, debug_dump=folder, **settings)
+        for line in exported.data_reads:
+            warnings.warn(escape_invisible(line), stacklevel=3)
         if not isinstance(path, str | os.PathLike):
             path.write(exported.path.read_bytes())
         if verbose:

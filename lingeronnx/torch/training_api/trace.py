@@ -32,11 +32,11 @@ from ...quantization.config import QuantConfig
 from ...runtime.runners import get_input_specs
 from ...targets import Target
 from ..checkpoint.parameters import state_dict
+from ..exporter.data_dependence import DataDependenceTracker
 from ..exporter.float_export import evaluation_mode, export
 from ..exporter.signature import ModuleCall
 from ..qat.qat_module import QatModule
 from .computed_constants import ComputedConstants
-from .data_dependence import DataDependenceTracker
 from .module_wrappers import LayerBits, get_annotations, original_classes
 from .parameter_constants import (
     ConstantOrigins,

@@ -5,12 +5,13 @@ once.
 import inspect
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx.torch.training_api.data_dependence import DataDependenceTracker
+from lingeronnx.torch.exporter.data_dependence import DataDependenceTracker
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 W = nn.Parameter(torch.ones(4))
@@ -132,3 +133,26 @@ def test_what_reads_none_is_not(what):
     with torch.no_grad(), DataDependenceTracker([X]) as found:
         FREE[what](X)
     assert found.lines() == []
+
+
+class Read(nn.Module):
+    """Adds what NumPy computes of the input, which a trace does not see."""
+
+    def forward(self, x):
+        doubled = 2 * np.asarray(x.detach())
+        return x + torch.from_numpy(doubled)
+
+
+def test_an_export_names_the_place(tmp_path):
+    """`np.asarray(tensor)` in a forward that is exported: one line, also where the export fails."""
+    line = inspect.getsourcelines(Read.forward)[1] + 1
+    words = (
+        rf"test_decisions.py line {line}: this depends on the data \(numpy\(\)\); the graph keeps"
+    )
+    path = tmp_path / "read.onnx"
+    with pytest.warns(UserWarning, match=words):
+        exported = lo.torch.export(Read(), X, path, dynamic_axes={}, opset_version=12)
+    assert len(exported.data_reads) == 1
+    assert exported.data_reads[0] in exported.notes
+    with pytest.raises(lo.ModelError, match=words):  # the constant has the batch of the example
+        lo.torch.export(Read(), X, path, opset_version=12)
