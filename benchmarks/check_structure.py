@@ -330,11 +330,13 @@ def _declared_modules(settings_file: Path) -> dict[str, int]:
 
 
 def find_stale_type_overrides(checkout: Checkout) -> Iterator[Violation]:
-    """The exceptions for mypy name modules that the packages import."""
+    """The exceptions for mypy name modules that the packages import, or their own."""
+    own_modules = {file.module for file in checkout.files}
     text = (checkout.root / "pyproject.toml").read_text("utf-8")
     for override in tomllib.loads(text)["tool"]["mypy"]["overrides"]:
         for pattern in override["module"]:
-            if pattern.removesuffix(".*") not in checkout.third_party:
+            module = pattern.removesuffix(".*")
+            if module not in checkout.third_party and module not in own_modules:
                 line = text[: text.index(f'"{pattern}"')].count("\n") + 1
                 yield Violation("pyproject.toml", line, f"no file imports {pattern}")
 

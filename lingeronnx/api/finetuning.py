@@ -54,7 +54,7 @@ def finetune(
     eval_data: object = None,
     *,
     metric: str | None = None,
-    loss: str | Callable[..., Any] = "distill",
+    loss: str | Callable[..., object] = "distill",
     clamp_weight: float | str | None = None,
     clamp_bias: float | str | None = None,
     clamp_output: float | None = None,
@@ -183,7 +183,7 @@ def finetune(
     )
 
 
-def _make_recipe(loss: str | Callable[..., Any], settings: dict[str, Any]) -> Recipe:
+def _make_recipe(loss: str | Callable[..., object], settings: dict[str, Any]) -> Recipe:
     """Create the training recipe from a loss and the fields of `Recipe` in `settings`.
 
     The fields are removed from `settings` in place, except for the seed, which `quantize` uses too.

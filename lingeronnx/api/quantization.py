@@ -54,7 +54,7 @@ def quantize(
     platform: str | Target | None = None,
     mode: str | None = None,
     skip: Sequence[str] = (),
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, Mapping[str, object]] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
     plan: Plan | Encodings | None = None,
     eval_data: object = None,

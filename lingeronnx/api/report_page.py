@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..analysis.check.check import check
 from ..analysis.check.page import render_check_section
@@ -30,7 +29,9 @@ from ..common.pages import PageSection, components, render_page
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..quantization.report import Report, format_findings, format_float_nodes, format_rewrites
+from ..runtime.data import Progress
 from ..runtime.session import is_integer_graph
+from ..runtime.streaming import CallCount
 from ..search.page import render_search_section
 from .quantization import quantize
 from .report_actions import DEFAULT_BUDGET_MINUTES, Action, find_actions
@@ -56,7 +57,11 @@ def report(
     clock: float | None = None,
     budget_ms: float | None = None,
     timing: str | os.PathLike[str] | None = None,
-    **settings: Any,
+    state: Mapping[str, str] | None = None,
+    calls: CallCount | None = None,
+    batch: int | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
 ) -> list[Path]:
     """Write a report on a quantized model, report.html, and its data, report.json.
 
@@ -81,8 +86,8 @@ def report(
         Command line to which advised options are appended.
     clock, budget_ms, timing
         Parameters of `check`.
-    settings
-        Parameters of `compare`: state, calls, batch, limit, progress.
+    state, calls, batch, limit, progress
+        Parameters of `compare`.
 
     Returns
     -------
@@ -115,7 +120,10 @@ def report(
         timing=timing,
     )
     names = (_get_file_name(model), _get_file_name(quantized))
-    comparison = replace(compare(model, graph, data, **settings), names=names)
+    comparison = compare(
+        model, graph, data, state=state, calls=calls, batch=batch, limit=limit, progress=progress
+    )
+    comparison = replace(comparison, names=names)
     quantize_report = None if result is None else result.report
     actions = find_actions(
         model,
@@ -124,7 +132,7 @@ def report(
         calib,
         quantize,
         budget=budget or DEFAULT_BUDGET_MINUTES,
-        **{key: settings[key] for key in ("state", "calls") if settings.get(key)},
+        **{key: value for key, value in (("state", state), ("calls", calls)) if value},
     )
     hints = [
         *_list_findings(comparison, actions),

@@ -138,7 +138,7 @@ def json_option(command: Command) -> Command:
     )(command)
 
 
-class _CallCountType(click.ParamType):
+class _CallCountType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
     """A number of calls: a positive integer, or "all"."""
 
     name = "calls"
@@ -375,7 +375,7 @@ def setting_option(name: str, description: str = "") -> Callable[[Command], Comm
     )
 
 
-def _option_type(setting: Setting) -> click.ParamType | type:
+def _option_type(setting: Setting) -> click.ParamType[Any] | type:
     """Return the type of the value of an option: a word, a path, a number or text."""
     if setting.choices:
         return click.Choice(setting.choices)

@@ -35,7 +35,7 @@ class TorchModule(Protocol):
 
 
 #: A file, a graph, a session or the result of `quantize`; a `Model` can also be a torch module.
-OnnxModel = str | os.PathLike | ir.Model | Session | QuantizedModel
+OnnxModel = str | os.PathLike[str] | ir.Model | Session | QuantizedModel
 Model = OnnxModel | TorchModule
 
 

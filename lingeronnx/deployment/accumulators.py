@@ -48,7 +48,8 @@ class LayerAccumulators:
         """Sums of products plus bias, before shift and rounding, int64 [channel, position]."""
         groups = len(self.patches)
         products = self.weight.reshape(groups, -1, self.weight.shape[1]) @ self.patches
-        return products.reshape(len(self.weight), -1) + self.bias[:, None]
+        sums: np.ndarray = products.reshape(len(self.weight), -1) + self.bias[:, None]
+        return sums
 
     def round_half_up(self, acc: np.ndarray) -> np.ndarray:
         """Return accumulators divided by 2^shift and rounded half up, without saturation.

@@ -230,7 +230,8 @@ def _check_attribute_types(node: NodeProto, types: Mapping[str, int]) -> None:
 def _attribute_type_name(attribute_type: int) -> str:
     """Return the name of the ONNX `attribute_type`, such as "INT"; if unknown, its number."""
     if attribute_type in AttributeProto.AttributeType.values():
-        return AttributeProto.AttributeType.Name(attribute_type)
+        name: str = AttributeProto.AttributeType.Name(attribute_type)
+        return name
     return str(attribute_type)
 
 

@@ -205,7 +205,8 @@ def _constant_tensor(node: NodeProto) -> TensorProto | None:
     """Return the tensor of a Constant node with attribute `value` or `value_int`, else None."""
     for attribute in node.attribute:
         if attribute.name == "value" and attribute.HasField("t"):
-            return attribute.t
+            tensor: TensorProto = attribute.t
+            return tensor
         if attribute.name == "value_int":
             return onnx.helper.make_tensor("", TensorProto.INT64, (), [attribute.i])
     return None

@@ -122,7 +122,7 @@ def _adapt_body(
 
     None if an operator of the body has another meaning in `opset`.
     """
-    function = onnx.FunctionProto.FromString(body)
+    function: onnx.FunctionProto = onnx.FunctionProto.FromString(body)
     if not function.node:
         return None
     versions = {entry.domain: entry.version for entry in function.opset_import}

@@ -164,7 +164,7 @@ def get_axes(node: Node, index: int = 1) -> list[int] | None:
 
     Newer opsets have them as input. None if both are absent or the input is computed at run time.
     """
-    axes = get_attr(node, "axes")
+    axes: list[int] | None = get_attr(node, "axes")
     if axes is None and len(node.inputs) > index:
         array = const_value(node.inputs[index])
         axes = None if array is None else [int(axis) for axis in array.reshape(-1)]

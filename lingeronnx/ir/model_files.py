@@ -377,12 +377,13 @@ def to_bytes(model: Model) -> bytes:
         The model is larger than protobuf's limit of 2 GB.
     """
     try:
-        return to_proto(model).SerializeToString()
+        body: bytes = to_proto(model).SerializeToString()
     except ValueError as error:
         raise ModelError(
             "the model is larger than 2 GB and cannot be sent to another process; run without "
             "workers and cluster"
         ) from error
+    return body
 
 
 def from_bytes(content: bytes) -> Model:

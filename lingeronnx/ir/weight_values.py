@@ -95,6 +95,7 @@ _FLOAT_TYPES = frozenset(
 
 #: Tensor -> its initializer, or the node that computes it; of a graph and those around it.
 _Sources = MutableMapping[str, onnx.TensorProto | onnx.NodeProto]
+_SourceChain = ChainMap[str, onnx.TensorProto | onnx.NodeProto]
 
 
 def check_weight_values(proto: onnx.ModelProto, label: str = "the model") -> None:
@@ -130,7 +131,7 @@ class _WeightChecker:
         #: The constants are kept, so that no other one gets the id of one that was checked.
         self._checked: dict[tuple[int, bool], onnx.TensorProto | onnx.NodeProto] = {}
 
-    def check_graph(self, graph: onnx.GraphProto, outer: ChainMap) -> None:
+    def check_graph(self, graph: onnx.GraphProto, outer: _SourceChain) -> None:
         """Raise ModelError if a node of `graph` has a constant factor or summand that is invalid.
 
         Factors must be finite, summands not NaN. Its nodes may also read tensors of `outer`, the
@@ -140,7 +141,7 @@ class _WeightChecker:
         sources.update({tensor.name: tensor for tensor in graph.initializer})
         self.check_nodes(graph.node, sources)
 
-    def check_nodes(self, nodes: Sequence[onnx.NodeProto], sources: ChainMap) -> None:
+    def check_nodes(self, nodes: Sequence[onnx.NodeProto], sources: _SourceChain) -> None:
         """Raise ModelError if one of `nodes` has a constant factor or summand that is invalid.
 
         Factors must be finite, summands not NaN; subgraphs are checked too. `sources` has the

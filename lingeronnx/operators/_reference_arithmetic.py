@@ -48,7 +48,11 @@ def to_python_ints(values: ArrayLike) -> np.ndarray:
 
 def round_shift_half_up(values: _IntOrArray, shift: int) -> _IntOrArray:
     """Return floor(v / 2^shift + 1/2) of Python integers; a negative `shift` shifts left."""
-    return (2 * values + 2**shift) // (2 * 2**shift) if shift > 0 else values * 2**-shift
+    if shift > 0:
+        rounded: _IntOrArray = (2 * values + 2**shift) // (2 * 2**shift)
+        return rounded
+    shifted: _IntOrArray = values * 2**-shift
+    return shifted
 
 
 def saturate(values: ArrayLike, bits: int) -> np.ndarray:
@@ -158,7 +162,8 @@ def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -
         """Return `value` / 2^shift, rounded in the given mode."""
         return round_fraction(Fraction(int(value)) / divisor)
 
-    return np.vectorize(round_value, otypes=[object])(values)
+    rounded: np.ndarray = np.vectorize(round_value, otypes=[object])(values)
+    return rounded
 
 
 def _round_half_away(value: Fraction) -> int:

@@ -214,7 +214,8 @@ class StandardOpRun(Integer):
         from onnx.reference.ops import load_op
 
         onnx_class = load_op("", self.onnx_node.op_type, self.run_params["opsets"][""])
-        return onnx_class(self.onnx_node, self.run_params).run(*inputs)
+        outputs: tuple[np.ndarray, ...] = onnx_class(self.onnx_node, self.run_params).run(*inputs)
+        return outputs
 
     def is_vendor_form(
         self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from simulator.kernel import Kernel
 
 from ..common.errors import ConfigError
 from . import integer_ops, schemas
@@ -21,17 +23,27 @@ from . import references as plain_classes
 from .integer_ops import Format
 from .lowerings import Op
 
+if TYPE_CHECKING:
+    from ._reference_op import Integer
+
 __all__ = ["OperatorRegistration", "extended", "get_fake_quantizers"]
 
+#: It takes a kernel, tensors and a context of torch, and returns a tuple of tensors.
+FakeQuantizer: TypeAlias = Callable[..., object]
+
 #: Fake quantizers of the registered operators, by kernel class.
-_FAKE_QUANTIZERS: dict[type, Callable[..., Any]] = {}
+_FAKE_QUANTIZERS: dict[type[Kernel], FakeQuantizer] = {}
 
 
 class OperatorRegistration:
     """A registered operator; leaving the ``with`` block, or `remove`, unregisters it."""
 
     def __init__(
-        self, form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
+        self,
+        form: Format,
+        rule: Op | None,
+        plain: type[Integer] | None,
+        fake: Mapping[type[Kernel], FakeQuantizer],
     ) -> None:
         """Store the registered parts of an operator, to be unregistered by `remove`.
 
@@ -69,8 +81,8 @@ class OperatorRegistration:
 def extended(
     form: Format,
     rule: Op | None = None,
-    reference: type[Any] | None = None,
-    fake: Mapping[type, Callable[..., Any]] | None = None,
+    reference: type[Integer] | None = None,
+    fake: Mapping[type[Kernel], FakeQuantizer] | None = None,
 ) -> OperatorRegistration:
     """Register an integer operator in this process, until it is removed.
 
@@ -107,7 +119,10 @@ def extended(
 
 
 def _check_registration(
-    form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
+    form: Format,
+    rule: Op | None,
+    plain: type[Integer] | None,
+    fake: Mapping[type[Kernel], FakeQuantizer],
 ) -> None:
     """Raise ConfigError if a name is in use, or the arguments belong to different operators.
 
@@ -135,7 +150,7 @@ def _check_registration(
             )
 
 
-def get_fake_quantizers() -> Mapping[type, Callable[..., Any]]:
+def get_fake_quantizers() -> Mapping[type[Kernel], Callable[..., Any]]:
     """Return {kernel class: fake quantizer} of the operators that `extended` registered.
 
     It is the registry itself, which changes with later registrations.

@@ -124,7 +124,8 @@ def _get_dim(shape: onnx.TensorShapeProto, axis: int) -> onnx.TensorShapeProto.D
         raise shape_inference.InferenceError(
             f"axis {axis} is out of range for a tensor of rank {len(shape.dim)}"
         )
-    return shape.dim[axis]
+    dim: onnx.TensorShapeProto.Dimension = shape.dim[axis]
+    return dim
 
 
 def _set_output_type(

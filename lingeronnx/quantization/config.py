@@ -217,7 +217,7 @@ class QuantConfig(BaseModel):
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:
+    def of(cls, settings: Mapping[str, object], where: str = "the options") -> QuantConfig:
         """Check `settings` and return the configuration.
 
         Parameters
@@ -237,7 +237,7 @@ class QuantConfig(BaseModel):
             raise ConfigError(f"{where}: {message}") from error
 
     @classmethod
-    def read(cls, path: str | Path, **settings: Any) -> QuantConfig:
+    def read(cls, path: str | Path, **settings: object) -> QuantConfig:
         """Read a YAML or JSON file; keyword `settings` replace those of the file.
 
         An empty file has the defaults.

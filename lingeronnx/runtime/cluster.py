@@ -130,7 +130,8 @@ class _WorkerState:
             if job.key not in self.functions:
                 self.functions.clear()  # jobs do not overlap, and models are large
                 self.functions[job.key] = pickle.loads(job.body).start()
-            return self.functions[job.key](item)
+            result: _Result = self.functions[job.key](item)
+            return result
 
 
 _WORKER_STATE = _WorkerState()
@@ -143,13 +144,13 @@ _WORKER_STATE = _WorkerState()
 class _ReceivedJob:
     """The job of this worker process; None before a worker process has received one."""
 
-    job: _PackedJob | None = None
+    job: _PackedJob[Any, Any] | None = None
 
 
 _RECEIVED_JOB = _ReceivedJob()
 
 
-def _init_worker(job: _PackedJob, threads: int) -> None:
+def _init_worker(job: _PackedJob[Any, Any], threads: int) -> None:
     """Store `job` in a new worker process, and the number of threads in LINGERONNX_THREADS."""
     os.environ["LINGERONNX_THREADS"] = str(threads)
     _RECEIVED_JOB.job = job

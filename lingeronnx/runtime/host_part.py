@@ -128,7 +128,8 @@ def _make_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
     graph = model.graph
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.name == name and value.type.HasField("tensor_type"):
-            return value
+            declared: onnx.ValueInfoProto = value
+            return declared
     for node in graph.node:
         is_quantized = node.op_type == QUANT.name and name in node.input
         is_dequantized = node.op_type == DEQUANT.name and name in node.output

@@ -128,7 +128,8 @@ def _log_softmax(array: np.ndarray) -> np.ndarray:
     """Return log(softmax) along axis 0 of an array [C, P], in float64."""
     with np.errstate(invalid="ignore"):
         shifted = array.astype(np.float64) - array.max(axis=0, initial=-np.inf)
-        return shifted - np.log(np.exp(shifted).sum(axis=0))
+        normalized: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=0))
+    return normalized
 
 
 class SoftmaxDivergence:

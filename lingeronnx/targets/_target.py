@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
+from typing import (
+    TYPE_CHECKING,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    final,
+)
 
 from ..common.deprecation import accept_old_parameters, keep_old_members
 from ..common.errors import ConfigError, InternalError, ModelError
@@ -293,6 +301,15 @@ class OperatorSupport:
     weight_bits: tuple[int, ...] = ()
 
 
+class SupportColumns(TypedDict, total=False):
+    """The fields of `OperatorSupport`, each of which may be replaced."""
+
+    arithmetic: Arithmetic
+    limits: Limits | None
+    miscompiled: bool
+    weight_bits: tuple[int, ...]
+
+
 def make_support_rows(
     arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, miscompiled: bool = False
 ) -> dict[str, OperatorSupport]:
@@ -415,7 +432,7 @@ class Target:
         operator_bits = self.ops[operator].weight_bits if operator in self.ops else ()
         return tuple(sorted({*self.bits, *operator_bits}))
 
-    def with_op(self, operator: str, **columns: Any) -> Target:
+    def with_op(self, operator: str, **columns: Unpack[SupportColumns]) -> Target:
         """Return a copy in which `columns` replace fields of the support of `operator`.
 
         Raises KeyError if the target does not have the operator.
@@ -620,7 +637,7 @@ class Target:
         return require_latency(self.evaluate_packing(graph, argv).verdict)
 
 
-def format_limit_rule(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
+def format_limit_rule(limit: Callable[..., object], target: Target) -> tuple[str, str]:
     """Return (rule, remedy) of `limit` as users read them.
 
     The docstring of the limit is filled in from the target and split at " | "; without a remedy

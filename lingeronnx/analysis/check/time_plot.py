@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...common.escaping import escape_html
 from ...targets import CallLatency
@@ -14,7 +14,7 @@ __all__ = ["render_time_plot"]
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 960, 300, 150, 18, 84
 _TITLE_WIDTH = 150  # characters per line
 #: Segments of a bar: text of the legend, color, and cycles of a layer.
-_PHASES = (
+_PHASES: tuple[tuple[str, str, Callable[[LayerLatency], float]], ...] = (
     ("waits for constants", "#c9c7bf", lambda layer: layer.wait),
     ("copies from and to psram", "#e39a3b", lambda layer: layer.moved),
     ("starts of calls", "#d9591f", lambda layer: layer.overhead),

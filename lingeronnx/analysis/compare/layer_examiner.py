@@ -419,7 +419,7 @@ def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None:
         return None
-    offsets = (b - a).mean(axis=1, keepdims=True)
+    offsets: np.ndarray = (b - a).mean(axis=1, keepdims=True)
     if _sqnr_db(a, b - offsets) < _sqnr_db(a, b) + _MIN_IMPROVEMENT_DB:
         return None
     return offsets[:, 0]

@@ -229,7 +229,10 @@ def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
     """
     form = row.stored_form
     assert form is not None
-    return np.sqrt(row.channels.mean_squared_error) * form.q.scale * np.array(form.factor)
+    errors: np.ndarray = (
+        np.sqrt(row.channels.mean_squared_error) * form.q.scale * np.array(form.factor)
+    )
+    return errors
 
 
 def diagnose_broken_layer(

@@ -81,7 +81,8 @@ def _weight_array(node: ir.Node) -> np.ndarray | None:
 
 def _max_abs_per_row(magnitudes: np.ndarray) -> np.ndarray:
     """Return the largest of the magnitudes [O, ...] of each row, [O]."""
-    return magnitudes.reshape(len(magnitudes), -1).max(axis=1)
+    largest: np.ndarray = magnitudes.reshape(len(magnitudes), -1).max(axis=1)
+    return largest
 
 
 def _row_similarity(integer_weight: np.ndarray, float_weight: np.ndarray) -> np.ndarray:

@@ -123,7 +123,8 @@ class ChannelSums:
     @property
     def std(self) -> np.ndarray:
         """The standard deviation of x of each channel (of the population), float64 [C]."""
-        return np.sqrt(np.maximum(self.mean_square - np.square(self.mean), 0))
+        std: np.ndarray = np.sqrt(np.maximum(self.mean_square - np.square(self.mean), 0))
+        return std
 
     @property
     def mean_squared_error(self) -> np.ndarray:
@@ -162,4 +163,5 @@ class ChannelSums:
         active = self.is_active
         with np.errstate(over="ignore"):
             ratio = self.mean_square[active] / np.maximum(self.mean_squared_error[active], 1e-300)
-        return np.clip(convert_to_db(ratio, 1e-30), -60, 120)
+        clipped: np.ndarray = np.clip(convert_to_db(ratio, 1e-30), -60, 120)
+        return clipped

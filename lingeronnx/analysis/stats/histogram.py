@@ -206,7 +206,8 @@ class Histogram:
         middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)
         weights = self._bins[index].astype(np.float64)
         counts = np.histogram(middles, bin_count, value_range, weights=weights)[0]
-        return np.rint(counts).astype(np.int64)
+        rounded: np.ndarray = np.rint(counts).astype(np.int64)
+        return rounded
 
     def interpolated_counts(self, low: float, high: float, point_count: int = BINS) -> np.ndarray:
         """Count the values at `point_count` equally spaced points from `low` to `high`.

@@ -91,7 +91,8 @@ class StoredForm:
             stored_bound = self.quantize(bound, array.dtype)
         else:
             stored_bound = (bound * self.broadcast_factors(array.ndim)).astype(array.dtype)
-        return np.minimum(array, stored_bound)
+        limited: np.ndarray = np.minimum(array, stored_bound)
+        return limited
 
     def quantize(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Convert values of the user's tensor to stored integers of type `dtype`.

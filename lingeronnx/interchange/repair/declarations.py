@@ -28,7 +28,7 @@ def _type_name(element_type: int) -> str:
     "type N" if it is unknown.
     """
     if element_type in TensorProto.DataType.values():
-        return TensorProto.DataType.Name(element_type).lower()
+        return str(TensorProto.DataType.Name(element_type)).lower()
     return f"type {element_type}"
 
 

@@ -198,7 +198,7 @@ class EditPlan:
 
     def _current_input(self, node: NodeView, index: int) -> str:
         """Return the name of the tensor at a node input after the edits planned so far."""
-        return self.rewired_inputs.get((node, index), node.proto.input[index])
+        return str(self.rewired_inputs.get((node, index), node.proto.input[index]))
 
     def _reserve_name(self, base: str) -> str:
         """Return an unused tensor name derived from `base`, and mark it as used."""

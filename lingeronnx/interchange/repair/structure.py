@@ -191,7 +191,7 @@ def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
         if copy.op_type == DEQUANT.name:
             copy.ClearField("attribute")
         contents.append(copy.SerializeToString(deterministic=True))
-    return contents[0] == contents[1]
+    return bool(contents[0] == contents[1])
 
 
 def _find_computed_inputs(graph: GraphProto) -> list[str]:

@@ -142,7 +142,8 @@ class KindAnalysis:
         """Return the analysis of `view`, computed once per view."""
         if "kind_analysis" not in view.cache:
             view.cache["kind_analysis"] = cls(view)
-        return view.cache["kind_analysis"]
+        analysis: KindAnalysis = view.cache["kind_analysis"]
+        return analysis
 
     def __init__(self, view: GraphView) -> None:
         """Detect the platform of `view`, collect the needs of consumers, and fill `root_kinds`."""

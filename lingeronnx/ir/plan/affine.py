@@ -492,9 +492,11 @@ class Affine:
 def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
     """Round the float array `counts` in place and return it: half to even, or else half up."""
     if rounding is Rounding.HALF_EVEN:
-        return np.rint(counts, out=counts)
-    counts += 0.5
-    return np.floor(counts, out=counts)
+        np.rint(counts, out=counts)
+    else:
+        counts += 0.5
+        np.floor(counts, out=counts)
+    return counts
 
 
 def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:

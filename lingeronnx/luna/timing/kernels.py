@@ -155,7 +155,8 @@ def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
     assert empty_cycles is not None
     if name not in _BLOCKED_KERNELS:
         return empty_cycles
-    return empty_cycles + _EXP_BLOCK_START_CYCLES * math.ceil(arguments["n"] / _EXP_BLOCK_ELEMENTS)
+    blocks = math.ceil(float(arguments["n"]) / _EXP_BLOCK_ELEMENTS)
+    return empty_cycles + _EXP_BLOCK_START_CYCLES * blocks
 
 
 def _make_window(arguments: Mapping[str, Any]) -> Window:

@@ -170,10 +170,10 @@ def _estimate_array_cycles(window: Window, out_channels: int, sums_over_inputs: 
     cycles += out_h * channel_pairs * (row.hold + row.pass_on) + 13 * channel_pairs
     if not sums_over_inputs:
         skipped_rows = out_h - sum(rows_in_padding) + len(rows_in_padding)
-        return cycles - 16 - lead * steps * channel_pairs * skipped_rows
+        return int(cycles - 16 - lead * steps * channel_pairs * skipped_rows)
     skipped_rows = (out_h - sum(rows_in_padding)) * (channel_groups * kernel_h - 1)
     skipped_rows += sum(channel_groups * (kernel_h - n) + n - 1 for n in rows_in_padding)
-    return cycles - lead * steps * channel_pairs * skipped_rows
+    return int(cycles - lead * steps * channel_pairs * skipped_rows)
 
 
 class _ConvSplit(NamedTuple):

@@ -52,7 +52,9 @@ def _load_tables() -> dict[str, dict[str, _PiecewiseTable]]:
 
     It is read once.
     """
-    return json.loads(files("simulator").joinpath("luts", "piecewise.json").read_text())["tables"]
+    path = files("simulator").joinpath("luts", "piecewise.json")
+    tables: dict[str, dict[str, _PiecewiseTable]] = json.loads(path.read_text())["tables"]
+    return tables
 
 
 def _evaluate_line(function: str, chip: str, x: int) -> int:
@@ -67,7 +69,7 @@ def _evaluate_line(function: str, chip: str, x: int) -> int:
     offset = (table["negative"] if x < 0 else table["positive"])[segment]
     slope = (table.get("slopes_negative") or table["slopes"] if x < 0 else table["slopes"])[segment]
     scaled_offset = offset * 2 ** table["up"][segment]
-    return (slope * x + scaled_offset) // 2 ** table["down"][segment]
+    return int((slope * x + scaled_offset) // 2 ** table["down"][segment])
 
 
 @cache
@@ -103,7 +105,8 @@ def _evaluate_array(function: str, chip: str, x: np.ndarray, bits: int) -> np.nd
         """Return the function of one integer `value`."""
         return evaluate_curve(function, chip, int(value), bits)
 
-    return np.vectorize(evaluate, otypes=[object])(x)
+    results: np.ndarray = np.vectorize(evaluate, otypes=[object])(x)
+    return results
 
 
 class Sigmoid(Integer):

@@ -40,7 +40,8 @@ def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
     several calls.
     """
     if name in _COMPOSED_FUNCTIONS:
-        return _COMPOSED_FUNCTIONS[name](apply_op, x)
+        result: _T = _COMPOSED_FUNCTIONS[name](apply_op, x)
+        return result
     return apply_op(name, x)
 
 

@@ -85,7 +85,8 @@ class Relux(Integer):
         """Return x shifted right by `shift`, within 0 and `threshold`, in the type of x."""
         (x,) = inputs
         shifted = _shift_and_saturate(x, int(a.get("shift") or 0))
-        return np.clip(shifted, None, int(a["threshold"])).clip(0, None).astype(x.dtype)
+        clipped: np.ndarray = np.clip(shifted, None, int(a["threshold"])).clip(0, None)
+        return clipped.astype(x.dtype)
 
 
 FAMILY: tuple[type[Integer], ...] = (Relu, Clip, PRelu, Relux)

@@ -116,7 +116,7 @@ def _is_diagonal(node: ir.Node) -> bool:
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or not 1 < len(weight) == weight.shape[1]:
         return False
-    return np.count_nonzero(weight) == np.count_nonzero(np.diagonal(weight))
+    return bool(np.count_nonzero(weight) == np.count_nonzero(np.diagonal(weight)))
 
 
 LINEAR = Linear()

@@ -61,7 +61,7 @@ def _compute_exponentials(
 
 def _floor_shift(value: int, shift: int) -> int:
     """Return `value` shifted left by `shift`, or right with rounding down if it is negative."""
-    return value * 2**shift if shift >= 0 else value // 2**-shift
+    return int(value * 2**shift if shift >= 0 else value // 2**-shift)
 
 
 def _normalize_exponentials(powers: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:

@@ -40,7 +40,7 @@ LayerWeights = list[np.ndarray]
 
 def _saturate(value: int, bits: int) -> int:
     """Return `value` clamped to the signed integers of `bits` bits."""
-    return min(max(value, -(2 ** (bits - 1))), 2 ** (bits - 1) - 1)
+    return int(min(max(value, -(2 ** (bits - 1))), 2 ** (bits - 1) - 1))
 
 
 def _rescale_sums(
@@ -74,7 +74,8 @@ def _rescale_sums(
     else:
         m, s = fixed_point_multiplier(2.0**fraction_bits / scale)
         rescaled = round_shift_half_up(integers * m, s)
-    return saturate(rescaled, 32).tolist()
+    integers_32: list[int] = saturate(rescaled, 32).tolist()
+    return integers_32
 
 
 class _RecurrentOpRun(Integer):

@@ -170,7 +170,12 @@ class Pad(_IndexedIntegerOp):
         axis_pads = pads[axis], pads[axis + rank]
         if mode == "constant":
             return np.pad(np.arange(size), axis_pads, constant_values=-1)
-        return np.pad(np.arange(size), axis_pads, mode=mode)  # type: ignore[call-overload]
+        indices: np.ndarray = np.pad(
+            np.arange(size),
+            axis_pads,
+            mode=mode,  # type: ignore[call-overload]
+        )
+        return indices
 
     def fill_value(self, info: KernelInfo) -> int | None:
         """Return the integer that fills padded positions: constant input 2, 0 if it is absent."""

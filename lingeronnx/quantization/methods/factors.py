@@ -81,7 +81,8 @@ def _weight_factor(
     per_input = np.broadcast_to(f_in, (depth * group,)).reshape(group, 1, depth)
     rows = np.broadcast_to(per_input, (group, outputs // group, depth)).reshape(outputs, depth)
     combined = np.broadcast_to(f_out, (outputs,))[:, None] / rows
-    return combined.reshape(outputs, depth, *[1] * (len(shape) - 2))
+    factors: np.ndarray = combined.reshape(outputs, depth, *[1] * (len(shape) - 2))
+    return factors
 
 
 def _scale_bounds(model: ir.Model, node: ir.Node, factor: float) -> None:

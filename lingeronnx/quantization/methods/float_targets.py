@@ -158,7 +158,8 @@ class LayerTarget:
 
         Values below it are cut off; -inf without a Relu. `positions` index those of this target.
         """
-        return np.broadcast_to(self.relu_threshold, self.values.shape)[positions]
+        thresholds: np.ndarray = np.broadcast_to(self.relu_threshold, self.values.shape)[positions]
+        return thresholds
 
     def compensate_summand(
         self, node: ir.Node, other: LayerTarget, array: np.ndarray, qparams: Affine

@@ -138,7 +138,7 @@ def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:
     size = moments.shape[1]
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     shrink = size / (size + samples)
-    h = moments * (1 - shrink)
+    h: np.ndarray = moments * (1 - shrink)
     indices = np.arange(size)
     h[:, indices, indices] += diagonal * shrink + _DAMPING * diagonal.mean(axis=1)[:, None]
     return h

@@ -673,4 +673,5 @@ def measure_agreement(
 
 def _dequantize_clipped(array: np.ndarray, qparams: Affine) -> np.ndarray:
     """Dequantize to float32, clipped to its finite range."""
-    return np.clip(qparams.real(array), -_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32)
+    clipped: np.ndarray = np.clip(qparams.real(array), -_FLOAT32_MAX, _FLOAT32_MAX)
+    return clipped.astype(np.float32)

@@ -125,7 +125,8 @@ def _accumulator_scales(scales: np.ndarray, power_of_two: bool, default: float) 
         return np.asarray(MAX_GROUP_FACTOR * lowest, np.float32).astype(np.float64)
     highest = np.where(np.isfinite(scales), scales, 0.0).max(axis=1)
     limited = np.minimum(highest, _MAX_POWER_OF_TWO_FACTOR * lowest)
-    return np.where(is_nonzero, limited, lowest)
+    bounds: np.ndarray = np.where(is_nonzero, limited, lowest)
+    return bounds
 
 
 def _least_error_scales(groups: np.ndarray, candidates: np.ndarray, bits: int) -> np.ndarray:
@@ -143,7 +144,8 @@ def _least_error_scales(groups: np.ndarray, candidates: np.ndarray, bits: int) -
         Width of the integers to which weights are rounded and clipped.
     """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    best, min_error = candidates[0].copy(), np.full(candidates.shape[1:], np.inf)
+    best: np.ndarray = candidates[0].copy()
+    min_error = np.full(candidates.shape[1:], np.inf)
     for scales in candidates:
         integers = np.clip(np.floor(groups * scales[..., None] + 0.5), low, high)
         error = np.square(integers / scales[..., None] - groups).sum(axis=2)

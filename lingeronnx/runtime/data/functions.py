@@ -60,7 +60,7 @@ def import_function(module: str, name: str, label: str) -> Callable[..., Any]:
             spec.loader.exec_module(loaded)
         else:
             loaded = importlib.import_module(module)
-    function = getattr(loaded, name, None)
+    function: Callable[..., Any] | None = getattr(loaded, name, None)
     if not callable(function):
         names = [key for key, value in vars(loaded).items() if inspect.isfunction(value)]
         listed = (

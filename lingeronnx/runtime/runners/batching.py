@@ -236,7 +236,8 @@ def align_array(array: np.ndarray) -> np.ndarray:
         or (array.flags.c_contiguous and data_address(array) % _ALIGNMENT_BYTES == 0)
     ):
         return array
-    return split_aligned(array[None])[0][0]
+    aligned: np.ndarray = split_aligned(array[None])[0][0]
+    return aligned
 
 
 def split_aligned(array: np.ndarray) -> list[np.ndarray]:

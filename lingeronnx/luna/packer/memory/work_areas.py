@@ -139,7 +139,7 @@ def _get_conv_area_venusa(node: PlacedStep) -> int:
     tile_rows = max((max_tile_bytes // row_bytes - reach + stride) // stride, 1)
     tile_count = math.ceil(height / tile_rows)
     last_tile_rows = height - (tile_count - 1) * tile_rows
-    return channels * max(tile_rows, last_tile_rows) * width
+    return int(channels * max(tile_rows, last_tile_rows) * width)
 
 
 def _get_conv_area_venus(node: PlacedStep) -> int:

@@ -42,7 +42,8 @@ def evaluate_node(node: ir.Node, *values: np.ndarray) -> np.ndarray:
         x, slope = values
         return np.where(x < 0, slope * x, x)
     if node.op_type == "Clip" and len(values) == 3:
-        return np.clip(*values)
+        clipped: np.ndarray = np.clip(*values)
+        return clipped
     if node.op_type not in float_ops.UNARY_FUNCTIONS:
         raise InternalError(f"{node.op_type} is not an elementwise function")
     return float_ops.UNARY_FUNCTIONS[node.op_type](

@@ -345,7 +345,7 @@ def get_pads(node: ir.Node) -> list[int] | None:
 
     They are in ONNX's order, the begins of all axes and then the ends, also if the node has `axes`.
     """
-    pads = ir.get_attr(node, "pads")
+    pads: list[int] | None = ir.get_attr(node, "pads")
     if pads is None:
         array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
         pads = None if array is None else [int(p) for p in array.reshape(-1)]

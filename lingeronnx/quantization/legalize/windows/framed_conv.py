@@ -82,7 +82,7 @@ def _count_frame_blocks(geometry: ConvGeometry) -> int:
 
     A frame begins with each block.
     """
-    return -(-geometry.kernel[0] // geometry.strides[0])
+    return int(-(-geometry.kernel[0] // geometry.strides[0]))
 
 
 def _emit_normalized_signal(

@@ -683,7 +683,7 @@ def _is_plain_gemm(node: ir.Node) -> bool:
     """Whether a Gemm has alpha = beta = 1 and does not transpose its first operand."""
     if ir.get_attr(node, "transA", 0):
         return False
-    return ir.get_attr(node, "alpha", 1.0) == ir.get_attr(node, "beta", 1.0) == 1.0
+    return bool(ir.get_attr(node, "alpha", 1.0) == ir.get_attr(node, "beta", 1.0) == 1.0)
 
 
 def _merge_trailing_axes(

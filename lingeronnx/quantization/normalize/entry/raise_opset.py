@@ -10,7 +10,6 @@ onnxruntime's is replaced by the newest that onnxruntime supports.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx
@@ -296,7 +295,7 @@ def _convert_scatter(model: ir.Model, node: ir.Node) -> int:
     return 1
 
 
-_Rewrite = tuple[int, Callable[[ir.Model, ir.Node], Any]]
+_Rewrite = tuple[int, Callable[[ir.Model, ir.Node], int]]
 
 #: Operator -> (the first opset with the new form, the rewrite).
 _REWRITES: dict[str, _Rewrite] = {

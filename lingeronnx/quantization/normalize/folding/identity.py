@@ -110,7 +110,7 @@ def _casts_to_same_type(node: ir.Node) -> bool:
     source = node.inputs[0]
     if source is None or source.dtype is None:
         return False
-    return int(source.dtype) == ir.get_attr(node, "to")
+    return bool(int(source.dtype) == ir.get_attr(node, "to"))
 
 
 def _pads_nothing(node: ir.Node) -> bool:

@@ -89,7 +89,7 @@ def _get_kernel_shape(node: ir.Node) -> list[int] | None:
 
     None if neither is known.
     """
-    kernel = ir.get_attr(node, "kernel_shape")
+    kernel: list[int] | None = ir.get_attr(node, "kernel_shape")
     if kernel or node.op_type != "Conv":
         return kernel
     weight = ir.const_value(node.inputs[1])

@@ -178,7 +178,9 @@ def _window_indices(node: ir.Node, axis: int) -> np.ndarray:
     dilation = (ir.get_attr(node, "dilations") or [1, 1])[axis]
     first_pad = (ir.get_attr(node, "pads") or [0, 0])[axis]
     starts = np.arange(positions) * stride - first_pad
-    return starts[:, None] + np.arange(ir.get_attr(node, "kernel_shape")[axis]) * dilation
+    size = int(ir.get_attr(node, "kernel_shape")[axis])
+    indices: np.ndarray = starts[:, None] + np.arange(size) * dilation
+    return indices
 
 
 def _are_static_maps(
