@@ -1,6 +1,7 @@
 """docs/explanation/architecture.md points at places that are there, and names every package."""
 
 import re
+import tomllib
 from pathlib import Path
 
 from tests.each import check_each
@@ -57,3 +58,20 @@ def test_every_path_is_there():
 def test_every_package_is_named():
     unnamed = [p for p in PACKAGES if not re.search(rf"`(?:\S*/)?{Path(p).name}/`", PAGE)]
     assert unnamed == [], "name each package in docs/explanation/architecture.md"
+
+
+def test_each_package_has_a_layer_and_one_sentence():
+    """The layers are those of the import contract, and what a package owns is one sentence."""
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/` \| ([^|]+) \|", PAGE, re.MULTILINE)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    layers = contracts["contracts"][0]["layers"]
+    former = ("__main__", "extension | formats | ops | reference | run | schemas")
+    by_layer = [set(layer.split(" | ")) for layer in layers if layer not in former]
+    expected = [(len(by_layer) - i, name) for i, names in enumerate(by_layer) for name in names]
+    assert sorted((int(layer), name) for layer, name, _ in rows if name != "simulator") == sorted(
+        expected
+    )
+    assert len(rows) == 15 + 1
+    assert [
+        text for _, _, text in rows if re.search(r"[.;:]", text.replace("LISTENAI's", ""))
+    ] == []
