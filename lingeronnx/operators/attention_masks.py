@@ -20,6 +20,7 @@ __all__ = [
     "RUN_TIME_MASK_REASON",
     "find_masked_nodes",
     "is_mask_array",
+    "is_mask_source",
     "is_masked_at_run_time",
     "masked_row_length",
 ]
@@ -68,6 +69,42 @@ def is_masked_at_run_time(value: ir.Value | None) -> bool:
         return _is_mask_like(value)
     computed = all(ir.const_value(v) is None for v in node.inputs)
     return node.op_type == "Add" and computed and any(_is_mask_like(v) for v in node.inputs)
+
+
+def is_mask_source(node: ir.Node) -> bool:
+    """Whether `node` computes large negative values that only sums masked at run time read.
+
+    These sums stay in float, and values such as the lowest float fit no integers: only arithmetic
+    with a constant of at most `CERTAIN_MASK_THRESHOLD` counts.
+    """
+    if node.domain or node.op_type not in _MASK_OPS or node.op_type == "Div":
+        return False
+    arrays = [ir.const_value(value) for value in node.inputs]
+    is_far_down = any(
+        array is not None
+        and array.dtype.kind == "f"
+        and array.min(initial=0) <= CERTAIN_MASK_THRESHOLD
+        for array in arrays
+    )
+    return is_far_down and _feeds_only_masked_sums(node.outputs[0])
+
+
+def _feeds_only_masked_sums(value: ir.Value) -> bool:
+    """Whether all consumers of `value`, of which there must be some, are sums masked at run time.
+
+    Permutations, repetitions and casts may lie between.
+    """
+    uses = list(value.uses())
+    if not uses or value.is_graph_output():
+        return False
+    for use in uses:
+        result = use.node.outputs[0]
+        if use.node.op_type in _PASS_THROUGH_OPS and not use.node.domain:
+            if not _feeds_only_masked_sums(result):
+                return False
+        elif use.node.op_type != "Add" or not is_masked_at_run_time(result):
+            return False
+    return True
 
 
 def is_mask_array(array: np.ndarray) -> bool:
