@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import lingeronnx as lo
+from lingeronnx import cli
 from lingeronnx.ir import ir
 from lingeronnx.targets import get_target
 from simulator.kernel import have_equal_parameters
@@ -150,3 +152,28 @@ def test_kernels_with_other_parameters_are_not_equal():
     assert not have_equal_parameters(kernels[0], Relu())
     assert not have_equal_parameters({"a": [1, 2]}, {"a": [1]})
     assert not have_equal_parameters((1,), (1.0,))
+
+
+def test_the_commands_print_both_lists_and_what_narrows_them(tmp_path):
+    ir.save(make_norm_net(), tmp_path / "net.onnx")
+    samples = nets.samples(make_norm_net(), 8)
+    np.savez(tmp_path / "calib.npz", **samples)
+    argv = ["quantize", "net.onnx", "--calib", "calib.npz", "--platform", "venusA"]
+    argv = [str(tmp_path / word) if word.endswith((".onnx", ".npz")) else word for word in argv]
+    argv += ["--effort", "fast", "-o", str(tmp_path / "q.onnx")]
+    short = " ".join(CliRunner().invoke(cli.main, argv).output.split())
+    assert "same integers on 3.0.4" in short
+    assert "narrowed by LayerNormalization_y" in short
+    full = " ".join(CliRunner().invoke(cli.main, [*argv, "--notes", "full"]).output.split())
+    assert "versions 3.0.10 computes other integers in LayerNormalization_y" in full
+    assert "2026-08-20 probably refuses" in full
+
+
+def test_the_page_has_both_lists(tmp_path):
+    model = make_norm_net()
+    samples = nets.samples(model, 8)
+    quantized = quantize(model, "venusA")
+    lo.report(model, quantized, samples, tmp_path / "page")
+    text = (tmp_path / "page" / "report.html").read_text()
+    assert "same integers on" in text
+    assert "Other versions of packer and executor" in text
