@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -33,6 +33,7 @@ from .packer.packer_graph import PackerGraph, PackerStep
 from .packer.verified_placements import find_assumptions
 from .packer.version_rules import check_version_refusals
 from .packer_profile import get_kernel_costs, get_packer_profile
+from .result_cache import ResultCache
 from .timing import estimate_latency
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "NodeLimitChecker",
     "PreparedGraph",
     "evaluate_graph",
+    "evaluate_known_graph",
     "evaluate_plan",
     "prepare_graph",
 ]
@@ -127,6 +129,19 @@ def evaluate_graph(
     """
     options = parse_packer_arguments(args)
     return evaluate_plan(prepare_graph(graph, target, options), target, options)
+
+
+#: A report and the commands after it ask each version of the chip for the same graph.
+_VERDICTS: ResultCache[DetailedVerdict] = ResultCache()
+
+
+def evaluate_known_graph(
+    graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str]
+) -> DetailedVerdict:
+    """Evaluate `graph` under `argv` as `evaluate_graph`, once for equal graphs and arguments."""
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    key = proto.SerializeToString(deterministic=True) + repr(tuple(argv)).encode()
+    return _VERDICTS.get_or_compute(key, target, lambda: evaluate_graph(proto, target, argv))
 
 
 def prepare_graph(

@@ -117,11 +117,11 @@ class LunaVendor(PackerVendor):
         the packer does not have.
         """
         from .arguments.selection import select_fastest_arguments
-        from .evaluation import evaluate_graph
+        from .evaluation import evaluate_known_graph
 
         if argv is None:
             return select_fastest_arguments(graph, target)
-        return PackerArguments(tuple(argv), evaluate_graph(graph, target, argv))
+        return PackerArguments(tuple(argv), evaluate_known_graph(graph, target, argv))
 
     def explain_missing_timing(self, target: Target) -> str:
         """Return the reason why `target` has no timing model; "" if kernel costs are known."""
