@@ -2,6 +2,8 @@
 them.
 """
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -33,6 +35,8 @@ from lingeronnx.quantization.normalize._pass import (
 )
 from tests.passes.helpers import feeds, graph, ops, positive, proto, rand
 
+MODELS = Path(lo.__file__).parents[1] / "models"
+
 NORM = """g (float[N,3,8,8] x) => (float[N,4,8,8] y, float[N,4,8,8] z) {
     c = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization(c, g, b, m, v) y = Relu(n) z = Relu(c)
 }"""
@@ -59,6 +63,40 @@ BROKEN = (
         "no subgraphs, .*: If If_y has one",
     ),
 )
+
+
+def test_a_pass_runs_only_if_its_operators_are_there():
+    """Functions of this package count by their base names; a pass that did not run is observed."""
+    ran, seen = [], []
+    steps = tuple(
+        Pass(name, lambda model, name=name: ran.append(name) or 0, operators=operators)
+        for name, operators in (("any", ()), ("relu", ("Neg", "Relu")), ("split", ("Split",)))
+    )
+    model = graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")
+    changes = run_passes(steps, model, lambda run, _: seen.append(run.name))
+    assert ran == ["any", "relu"]
+    assert seen == list(changes) == ["any", "relu", "split"]
+
+
+@pytest.mark.parametrize("net", ["digits_cnn", "digits_gru", "digits_attention"])
+def test_passes_need_the_operators_that_they_name(net):
+    """A pass that is not run because no node has one of its operators would have no effect."""
+    model = ir.load(MODELS / f"{net}.onnx")
+    model, _ = run_entry_passes(model)
+    size = {str(value.name): ir.require_shape(value) for value in model.graph.inputs}
+    feed = {
+        name: np.zeros([dim if isinstance(dim, int) else 1 for dim in dims], np.float32)
+        for name, dims in size.items()
+    }
+    resolve_control_flow(model, feed)
+    skipped = [step for step in NORMALIZATION_PASSES if not step.concerns(model)]
+    assert len(skipped) >= 5
+    for step in skipped:
+        result = step.run(model)
+        if isinstance(result, PassResult):
+            assert not result.skip_reasons, step.name
+            result = result.changes
+        assert result == 0, step.name
 
 
 @pytest.mark.parametrize("need, text, message", BROKEN, ids=lambda part: getattr(part, "name", ""))

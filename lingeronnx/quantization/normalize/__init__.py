@@ -177,6 +177,7 @@ CONTROL_FLOW_PASSES = (
         _BASIC_CONDITIONS,
         ensures=_BASIC_CONDITIONS,
         is_candidate=match_op_types("CastLike"),
+        operators=["CastLike"],
     ),
     Pass("fold-constants", fold_constants, _BASIC_CONDITIONS, ensures=_BASIC_CONDITIONS),
     Pass(
@@ -185,6 +186,7 @@ CONTROL_FLOW_PASSES = (
         _SHAPED_CONDITIONS,
         ensures=_BASIC_CONDITIONS,
         is_candidate=match_op_types("Shape", "Size"),
+        operators=["Shape", "Size"],
     ),
     Pass("fold-constants", fold_constants, _BASIC_CONDITIONS, ensures=_BASIC_CONDITIONS),
     Pass(
@@ -205,6 +207,7 @@ NORMALIZATION_PASSES = (
         _FLAT_CONDITIONS,
         ensures=_FLAT_CONDITIONS,
         is_candidate=match_op_types("CastLike"),
+        operators=["CastLike"],
     ),
     Pass("fold-constants", fold_constants, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
     Pass(
@@ -213,6 +216,7 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_CONDITIONS,
         is_candidate=match_op_types("Shape", "Size"),
+        operators=["Shape", "Size"],
     ),
     Pass("fold-constants", fold_constants, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
     Pass(
@@ -221,6 +225,7 @@ NORMALIZATION_PASSES = (
         _FLAT_CONDITIONS,
         ensures=_FLAT_CONDITIONS,
         is_candidate=has_initial_state,
+        operators=float_ops.RECURRENT_OPS,
     ),
     Pass(
         "drop-identity",
@@ -229,7 +234,13 @@ NORMALIZATION_PASSES = (
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("Identity"),
     ),
-    Pass("joined-parts", bypass_concat, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "joined-parts",
+        bypass_concat,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Concat", "Squeeze"],
+    ),
     Pass(
         "constant-reshape",
         make_targets_constant,
@@ -243,18 +254,21 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("Einsum"),
+        operators=["Einsum"],
     ),
     Pass(
         "constant-factor",
         canonicalize_constant_matmul,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["MatMul"],
     ),
     Pass(
         "constant-rows",
         replace_concat_with_constants,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Concat"],
     ),
     Pass(
         "batch-first", move_batch_to_front, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
@@ -266,22 +280,38 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("LSTM", "GRU"),
+        operators=["LSTM", "GRU"],
     ),
     Pass(
-        "unbind", slice_before_transpose, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+        "unbind",
+        slice_before_transpose,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Transpose"],
     ),
     Pass(
         "channels", fold_channel_selection, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
     ),
-    Pass("layout", cancel_transposes, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
     Pass(
-        "backward", fold_sequence_reversal, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+        "layout",
+        cancel_transposes,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Transpose"],
+    ),
+    Pass(
+        "backward",
+        fold_sequence_reversal,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=float_ops.RECURRENT_OPS,
     ),
     Pass(
         "plain-conv",
         convert_unit_stride_conv_transpose,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["ConvTranspose"],
     ),
     Pass(
         "explicit-pads", resolve_padding, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
@@ -299,13 +329,21 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("Gemm", "MatMul"),
+        operators=["Gemm", "MatMul"],
     ),
-    Pass("rows", unfold_linear_batch, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "rows",
+        unfold_linear_batch,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Reshape"],
+    ),
     Pass(
         "dense-order",
         fold_transpose_into_linear,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Linear"],
     ),
     Pass(
         "fold-batch-norm",
@@ -313,33 +351,50 @@ NORMALIZATION_PASSES = (
         _FLAT_CONDITIONS,
         ensures=_FLAT_CONDITIONS,
         is_candidate=match_op_types("BatchNormalization"),
+        operators=["BatchNormalization"],
     ),
     Pass(
         "scaled-product",
         fold_factor_through_matmul,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["MatMul"],
     ),
-    Pass("fold-affine", fold_affine, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "fold-affine",
+        fold_affine,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Neg", *float_ops.AFFINE_OPS],
+    ),
     Pass(
         "min-max",
         convert_min_max_to_clip,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("Min", "Max"),
+        operators=["Min", "Max"],
     ),
-    Pass("clip", simplify_clip, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
+    Pass(
+        "clip",
+        simplify_clip,
+        _FLAT_CONDITIONS,
+        ensures=_FLAT_CONDITIONS,
+        operators=["Clip", "Relu"],
+    ),
     Pass(
         "reduced",
         convert_reductions_to_pools,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=float_ops.REDUCTION_KINDS,
     ),
     Pass(
         "sequence-pool",
         convert_sequence_pools,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=[*float_ops.POOL_KINDS, *float_ops.REDUCTION_KINDS],
     ),
     Pass(
         "average-pool",
@@ -347,6 +402,7 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("GlobalAveragePool", "GlobalMaxPool"),
+        operators=[*float_ops.POOL_KINDS, *float_ops.REDUCTION_KINDS],
     ),
     Pass(
         "split",
@@ -354,14 +410,28 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("Split"),
+        operators=["Split"],
     ),
-    Pass("merge-axes", merge_axes, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("softmax", canonicalize_softmax, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "merge-axes",
+        merge_axes,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Transpose"],
+    ),
+    Pass(
+        "softmax",
+        canonicalize_softmax,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=float_ops.SOFTMAX_FAMILY_OPS,
+    ),
     Pass(
         "mask",
         canonicalize_attention_masks,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Softmax", "Where"],
     ),
     Pass("curves", fuse_unary_functions, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
     Pass(
@@ -369,6 +439,7 @@ NORMALIZATION_PASSES = (
         fold_factor_into_next_layer,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Neg", *float_ops.SCALING_OPS],
     ),
     Pass(
         "batch-norm-behind",
@@ -376,6 +447,7 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("BatchNormalization"),
+        operators=["BatchNormalization"],
     ),
     Pass(
         "clean",

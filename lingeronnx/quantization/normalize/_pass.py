@@ -133,6 +133,9 @@ class Pass(NamedTuple):
     handles_all
         The pass skips no node: a node that it cannot change is an error of the user's model. It
         returns no skip reasons.
+    operators
+        Types of nodes (`ir.base_op_type`) without which the pass changes and explains nothing, so
+        that it does not run. Empty: it runs on every graph.
     """
 
     name: str
@@ -142,6 +145,12 @@ class Pass(NamedTuple):
     ensures: Sequence[Condition] = ()
     is_candidate: Callable[[ir.Node], bool] | None = None
     handles_all: bool = False
+    operators: Collection[str] = ()
+
+    def concerns(self, model: ir.Model) -> bool:
+        """Whether the main graph of `model` has a node that the pass may change or explain."""
+        operators = self.operators
+        return not operators or any(ir.base_op_type(node) in operators for node in model.graph)
 
     def find_violation(self, model: ir.Model, result: PassResult) -> str | None:
         """Describe the first guarantee that `model` violates after the pass; None if it keeps all.
@@ -237,9 +246,11 @@ def run_passes(
 def _run_pass(step: Pass, model: ir.Model, completed: str) -> PassResult:
     """Run one pass and check its guarantees; `completed` lists the passes before, for messages.
 
-    Raises PassError for an unexpected exception or a violated guarantee; errors of this package
-    pass through.
+    A pass that does not concern any node has no changes. Raises PassError for an unexpected
+    exception or a violated guarantee; errors of this package pass through.
     """
+    if not step.concerns(model):
+        return PassResult(0)
     try:
         result = step.run(model)
     except LingerOnnxError:
