@@ -145,8 +145,8 @@ def build_lite0() -> onnx.ModelProto:
     weight = rng.normal(0, 0.03, (1280, 1000)).astype(np.float32)
     builder.constants += [
         numpy_helper.from_array(weight, "wf"),
-        numpy_helper.from_array(np.float32(0), "zero"),
-        numpy_helper.from_array(np.float32(6), "six"),
+        numpy_helper.from_array(np.array(0, np.float32), "zero"),
+        numpy_helper.from_array(np.array(6, np.float32), "six"),
     ]
     builder.nodes += [
         helper.make_node("GlobalAveragePool", [y], ["pooled"]),
