@@ -68,8 +68,8 @@ def log_softmax(row, ratio, way, triple):
 
 def layer_norm(row, gamma, beta, epsilon, fraction, triple):
     """One row of integers."""
-    count = len(row)
-    spread = count * sum(v * v for v in row) - sum(row) ** 2 + epsilon
+    count, total = len(row), sum(row)
+    spread = count * sum(v * v for v in row) - total**2 + epsilon
     k, t = 0, spread
     if spread:
         k = (spread.bit_length() - 1) // 2 - 4
@@ -77,7 +77,7 @@ def layer_norm(row, gamma, beta, epsilon, fraction, triple):
     root = min(32767, math.isqrt(2**38 // t)) if t else 0
     out = []
     for v, g, b in zip(row, gamma, beta, strict=True):
-        n = rsh((count * v - sum(row)) * root, k + 19 - fraction)
+        n = rsh((count * v - total) * root, k + 19 - fraction)
         if fraction == 10:
             acc = sat(n, 16) * g + b
         else:
