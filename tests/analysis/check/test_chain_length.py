@@ -5,6 +5,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
+from lingeronnx.ir import ir
+from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.call_counts import count_calls
 
 SHAPE = (1, 4, 8, 8)
@@ -13,7 +15,7 @@ MAX_RATIO = 2.3  # of the calls for the second half of a chain that is twice as 
 
 def make_chain(op_types, length):
     """Make a chain of `length` nodes with `op_types` in turn; an Add also reads the input, a Mul a
-    constant per channel.
+    constant per channel, and a MatMul a weight.
     """
     nodes, initializers, source = [], [], "x"
     rng = np.random.default_rng(0)
@@ -25,6 +27,10 @@ def make_chain(op_types, length):
         if op_type == "Mul":
             factors = 1 + 0.1 * rng.random((1, 4, 1, 1))
             initializers.append(numpy_helper.from_array(factors.astype(np.float32), f"w{index}"))
+            inputs.append(f"w{index}")
+        if op_type == "MatMul":
+            weight = 0.3 * rng.standard_normal((8, 8))
+            initializers.append(numpy_helper.from_array(weight.astype(np.float32), f"w{index}"))
             inputs.append(f"w{index}")
         if op_type == "Conv":
             weight = 0.5 * rng.standard_normal((4, 4, 1, 1))
@@ -60,3 +66,13 @@ def test_calls_grow_linearly(op_types, length):
         counts.append(count_calls(lambda model=model: lo.check(model, platform="venus")))
     first, second = counts[2] - counts[1], counts[3] - counts[2]
     assert second <= MAX_RATIO * first
+
+
+def test_linear_layers_are_fused_in_linear_time():
+    """A pass that takes few calls per node is measured alone: `check` would hide its growth."""
+    counts = []
+    for length in (1, 20, 40, 80):  # the first run fills caches
+        model = ir.from_proto(make_chain(["MatMul"], length))
+        counts.append(count_calls(lambda model=model: fuse_linear(model)))
+        assert [node.op_type for node in model.graph] == ["Linear"] * length
+    assert counts[3] - counts[2] <= MAX_RATIO * (counts[2] - counts[1])

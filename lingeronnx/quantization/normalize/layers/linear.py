@@ -30,6 +30,7 @@ def fuse_linear(model: ir.Model) -> PassResult:
     They become calls of ``lingeronnx.Linear``, in place; others are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
+    used_names = ir.get_tensor_names(model)  # once: reading all of them takes linear time
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Gemm", "MatMul"):
             continue
@@ -37,7 +38,7 @@ def fuse_linear(model: ir.Model) -> PassResult:
         if match is None:
             skipped.append(SkipReason(node, _explain_unchanged(node)))
             continue
-        _replace_with_linear(model, match)
+        _replace_with_linear(model, match, used_names)
         changes += 1
     if changes:
         declare_linear_function(model)
@@ -125,21 +126,19 @@ def _bias_per_output(bias: np.ndarray, size: int) -> np.ndarray | None:
     return bias.reshape(-1) if bias.size == size and bias.shape[-1] == size else None
 
 
-def _replace_with_linear(model: ir.Model, match: _LinearMatch) -> None:
+def _replace_with_linear(model: ir.Model, match: _LinearMatch, used_names: set[str]) -> None:
     """Replace the nodes of `match` by a call of Linear with new initializers for weight and bias.
 
     The weight takes over the name of the original one if nothing else uses that; else it gets a new
-    name.
+    name. `used_names` are those of all tensors of `model`; new ones are added.
     """
     first, last = match.nodes[0], match.nodes[-1]
     weight_name = ir.input_name(first, 1)
     is_private = ir.sole_consumer(ir.require_input(first, 1)) is not None
-    weight = ir.add_initializer(
-        model, ir.unique_tensor_name(model, f"{weight_name}_linear"), match.weight
-    )
-    bias = ir.add_initializer(
-        model, ir.unique_tensor_name(model, f"{last.outputs[0].name}_bias"), match.bias
-    )
+    new_weight_name = ir.reserve_name(f"{weight_name}_linear", used_names)
+    weight = ir.add_initializer(model, new_weight_name, match.weight)
+    bias_name = ir.reserve_name(f"{last.outputs[0].name}_bias", used_names)
+    bias = ir.add_initializer(model, bias_name, match.bias)
     linear = ir.make_node(
         "Linear",
         [first.inputs[0], weight, bias],
@@ -153,6 +152,7 @@ def _replace_with_linear(model: ir.Model, match: _LinearMatch) -> None:
     if is_private and old_weight is not None and not old_weight.uses():
         del model.graph.initializers[weight_name]
         ir.rename_initializer(model, weight, weight_name)
+        used_names.discard(new_weight_name)
 
 
 def declare_linear_function(model: ir.Model) -> None:
