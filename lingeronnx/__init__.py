@@ -53,6 +53,16 @@ if TYPE_CHECKING:
     from .compat import check_qat_model as check_qat_model
     from .compat import quantize_static as quantize_static
     from .compat import wb_analyse as wb_analyse
+    from .compat.inference_session import ExecutionMode as ExecutionMode
+    from .compat.inference_session import GraphOptimizationLevel as GraphOptimizationLevel
+    from .compat.inference_session import InferenceSession as InferenceSession
+    from .compat.inference_session import IOBinding as IOBinding
+    from .compat.inference_session import ModelMetadata as ModelMetadata
+    from .compat.inference_session import OrtValue as OrtValue
+    from .compat.inference_session import RunOptions as RunOptions
+    from .compat.inference_session import SessionOptions as SessionOptions
+    from .compat.inference_session import get_available_providers as get_available_providers
+    from .compat.inference_session import get_device as get_device
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
     from .interchange.qdq.encodings import Encodings as Encodings
@@ -86,6 +96,7 @@ _HOME = {
     "Deployment": "deployment",
     "Encodings": "interchange.qdq.encodings",
     "Evaluation": "runtime.evaluation",
+    "InferenceSession": "compat.inference_session",
     "InternalError": "common.errors",
     "LingerOnnxError": "common.errors",
     "ModelDiff": "analysis.diff",
@@ -131,6 +142,19 @@ _HOME = {
 #: Subpackages with public functions of their own.
 _PARTS = ("compat", "torch")
 
+#: Companions of `InferenceSession`, for scripts that write ``import lingeronnx as ort``.
+_ONNXRUNTIME_NAMES = (
+    "ExecutionMode",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "ModelMetadata",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "get_available_providers",
+    "get_device",
+)
+
 #: Functions that moved to `compat` after 0.1; they warn, are not documented, and 0.3 removes them.
 _OLD_SPELLINGS = (
     "AnalysisQuant",
@@ -154,6 +178,8 @@ if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
         """
         if name in _PARTS:
             return importlib.import_module(f".{name}", __name__)
+        if name in _ONNXRUNTIME_NAMES:
+            return getattr(importlib.import_module(".compat.inference_session", __name__), name)
         if name in _OLD_SPELLINGS:
             importlib.import_module(".common.deprecation", __name__).warn_deprecated(
                 f"lo.{name}", f"lo.compat.{name}", "0.3"

@@ -9,7 +9,8 @@ maps the names of each tool.
     analysis_quant       AnalysisQuant
     model_check          check_qat_model
     quant_analysis       QuantAnalysis
-    static_quantization  quantize_static, with the arguments of onnxruntime
+    static_quantization  quantize_static, with the arguments of onnxruntime; quantize_dynamic
+    inference_session    InferenceSession and its companions, as strict as onnxruntime's
     repair_file          fix_dequant, which writes the repaired file
 
 The package contains no computations.
@@ -17,19 +18,22 @@ The package contains no computations.
 
 from ..api import wb_analyse
 from .analysis_quant import AnalysisQuant
+from .inference_session import InferenceSession
 from .model_check import check_qat_model
 from .profilers import Dumper, ModelProfiler
 from .quant_analysis import QuantAnalysis
 from .repair_file import fix_dequant
-from .static_quantization import quantize_static
+from .static_quantization import quantize_dynamic, quantize_static
 
 __all__ = [
     "AnalysisQuant",
     "Dumper",
+    "InferenceSession",
     "ModelProfiler",
     "QuantAnalysis",
     "check_qat_model",
     "fix_dequant",
+    "quantize_dynamic",
     "quantize_static",
     "wb_analyse",
 ]

@@ -22,7 +22,7 @@ from ..targets import GENERIC
 if TYPE_CHECKING:
     from ..quantization import QuantizedModel
 
-__all__ = ["quantize_static"]
+__all__ = ["quantize_dynamic", "quantize_static"]
 
 _Setting = TypeVar("_Setting")
 
@@ -50,7 +50,7 @@ def quantize_static(
     model_input: str | os.PathLike[str] | onnx.ModelProto,
     model_output: str | os.PathLike[str],
     calibration_data_reader: object = None,
-    quant_format: object = None,
+    quant_format: object = "QDQ",
     op_types_to_quantize: Sequence[str] | None = None,
     per_channel: bool = False,
     reduce_range: bool = False,
@@ -73,8 +73,8 @@ def quantize_static(
     calibration_data_reader
         An object with `get_next`, or any data that `quantize` accepts.
     quant_format
-        QuantFormat.QDQ or QOperator for standard ONNX; None for the format of the simulator, the
-        packer and the chips.
+        QuantFormat.QDQ (as there the default) or QOperator for standard ONNX, which onnxruntime
+        runs; None for the format of the simulator, the packer and the chips.
     op_types_to_quantize, nodes_to_quantize
         Operator types or nodes to quantize; all others stay in float.
     per_channel
@@ -143,6 +143,16 @@ def quantize_static(
     require_calibrated_scales(data_hint, model, result.plan)
     result.save(model_output, to=to)
     return result
+
+
+def quantize_dynamic(
+    model_input: object, model_output: object = None, *_args: object, **_settings: object
+) -> None:
+    """Raise ConfigError: scales at run time do not exist on the platforms; says what to call."""
+    raise ConfigError(
+        "quantize_dynamic computes scales at run time, which no platform has: call quantize_static "
+        "with a few samples as calibration_data_reader, or lingeronnx quantize --calib DATA"
+    )
 
 
 def _map_enum(argument: str, value: object, settings: Mapping[str, _Setting]) -> _Setting:

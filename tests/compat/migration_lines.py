@@ -29,7 +29,7 @@ TOOLS: dict[str, tuple[MigrationLine, ...]] = {
     "linger": (
         MigrationLine(
             "`wb_analyse(path, log)`",
-            '`lo.compat.wb_analyse(path_or_state_dict, log="./wb_analyse.log")`, `lingeronnx analyze weights MODEL\\|CKPT`; nothing in a checkpoint is executed',
+            'yes: `lo.compat.wb_analyse(path_or_state_dict, log="./wb_analyse.log")`, `lingeronnx analyze weights MODEL\\|CKPT`; nothing in a checkpoint is executed',
             """
 torch.save(net.state_dict(), "float.pt")
 wb_analyse("float.pt", "wb_analyse.log")
@@ -38,7 +38,7 @@ assert "Layer_name" in Path("wb_analyse.log").read_text()
         ),
         MigrationLine(
             '`with Dumper() as d: d.analyse_layer_output(model, match_pattern="root.")`',
-            "the same with `lo.compat.Dumper`, on a session, a torch module, or a path (it returns the session to call); names begin with `root.`; `lingeronnx analyze outputs MODEL --data D --match REGEX`",
+            "yes: the same with `lo.compat.Dumper`, on a session, a torch module, also after `init`, or a path (it returns the session to call); names begin with `root.`; `lingeronnx analyze outputs MODEL --data D --match REGEX`",
             """
 with Dumper() as d:
     d.analyse_layer_output(net, match_pattern="root.")
@@ -54,7 +54,7 @@ assert "root./conv1/Conv" in Path("of_file.log").read_text()
         ),
         MigrationLine(
             "`trace_layers(...)` (folding batch norm)",
-            "`lo.torch.trace_layers`; or nothing: `quantize` folds it, and fits the scale to what the Relu behind lets through",
+            "yes: `lo.torch.trace_layers`; or nothing: `quantize` folds it, and fits the scale to what the Relu behind lets through",
             """
 trace_layers(net, net, x, fuse_bn=True, ahead_conv_relu=True, ahead_bn_relu=True, ahead_linear_relu=True)
 assert "FoldedConv2d" in str(net)
@@ -62,11 +62,11 @@ assert "FoldedConv2d" in str(net)
         ),
         MigrationLine(
             "`disable_quant(module)`",
-            "`lo.torch.disable_quant`; `--skip NODE`",
+            "yes: `lo.torch.disable_quant`; `--skip NODE`",
         ),
         MigrationLine(
             "`quant_module(module, data_bits=16, ...)`",
-            "`lo.torch.quant_module`; `--override NODE=bits:16,weight_bits:16`, where the platform has them",
+            "yes: `lo.torch.quant_module`; `--override NODE=bits:16,weight_bits:16`, where the platform has them",
             """
 quant_module(net.fc, data_bits=16, parameter_bits=16, out_bits=32)
 init(net, out_bits=8, example_inputs=x)
@@ -75,15 +75,15 @@ assert "data_bits=16" in str(net.fc)
         ),
         MigrationLine(
             "`normalize_layers(...)`, `normalize_module(...)`",
-            "`lo.torch.normalize_layers`, `lo.torch.normalize_module`; `lingeronnx finetune --clamp-weight 8 --clamp-output 8`, `--clamp NODE=weight:4`",
+            "yes: `lo.torch.normalize_layers`, `lo.torch.normalize_module`; `lingeronnx finetune --clamp-weight 8 --clamp-output 8`, `--clamp NODE=weight:4`",
         ),
         MigrationLine(
             "`disable_normalize(module)`",
-            "`lo.torch.disable_normalize`; `finetune --no-clamp NODE`",
+            "yes: `lo.torch.disable_normalize`; `finetune --no-clamp NODE`",
         ),
         MigrationLine(
             "`init(net, mode=..., data_bits=8, ...)` and training",
-            "`lo.torch.init`; or `lingeronnx quantize`, then where that is not enough `lingeronnx finetune`",
+            "yes: `lo.torch.init`; or `lingeronnx quantize`, then where that is not enough `lingeronnx finetune`",
             """
 net = init(net, quant_modules=(nn.Conv2d, nn.Linear), mode=QuantMode.QValue, data_bits=8, parameter_bits=8, out_bits=8)
 assert "QuantizedConv2d" in str(net)
@@ -92,11 +92,11 @@ net.train()(x).sum().backward()
         ),
         MigrationLine(
             "`QuantMode.QValue`, `QuantMode.MaxValue`",
-            "`lo.torch.QuantMode`; `--mode q-value`, `--mode max-value`",
+            "yes: `lo.torch.QuantMode`; `--mode q-value`, `--mode max-value`",
         ),
         MigrationLine(
             "`torch.onnx.export(net, ...)` after `init`",
-            "the same line writes the integer graph; `lo.torch.export` and `lo.torch.export_debug` have more keywords. Without `init`, `lingeronnx export` before `quantize`",
+            "yes: the same line writes the integer graph; `lo.torch.export` and `lo.torch.export_debug` have more keywords. Without `init`, `lingeronnx export` before `quantize`",
             """
 net = init(net, mode=QuantMode.QValue, out_bits=8).eval()
 with torch.no_grad():
@@ -110,7 +110,7 @@ assert session.is_integer and [spec.name for spec in session.inputs] == ["data"]
         ),
         MigrationLine(
             "`load_state_dict(...)` after `init`",
-            "the same, with the keys of the float net",
+            "yes: the same, with the keys of the float net",
             """
 torch.save(net.state_dict(), "float.pt")
 init(net, mode=QuantMode.QValue)
@@ -120,7 +120,7 @@ net(x)
         ),
         MigrationLine(
             "`LSTMP`, `UBLSTMP`, `FastUBLSTMP`, `NormalizeFastLSTMP`",
-            "the same in `lo.torch` ([recurrent networks](../explanation/recurrent.md))",
+            "yes: the same in `lo.torch` ([recurrent networks](../explanation/recurrent.md))",
         ),
         MigrationLine(
             "`parser_dequant` and the like",
@@ -132,7 +132,7 @@ net(x)
         ),
         MigrationLine(
             "`fix_dequant(path, False)`",
-            "`lo.compat.fix_dequant`: writes `<name>_fix.onnx` beside the file. `lo.fix_dequant` writes nothing before `save`",
+            "yes: `lo.compat.fix_dequant` writes `<name>_fix.onnx` beside the file and prints what it did. `lo.fix_dequant` writes nothing before `save`",
             """
 path = fix_dequant("legacy.onnx", False)
 assert path.name == "legacy_fix.onnx" and path.exists()
@@ -140,7 +140,7 @@ assert path.name == "legacy_fix.onnx" and path.exists()
         ),
         MigrationLine(
             "`print(net)` after `init`",
-            "the same: `QuantizedConv2d(...)` for each module that is quantized, before the first call as well",
+            "yes: the same: `QuantizedConv2d(...)` for each module that is quantized, before the first call as well",
             """
 init(net, mode=QuantMode.QValue)
 assert "QuantizedConv2d" in str(net)
@@ -160,7 +160,7 @@ assert "match no module" in str(told[0].message)
     "paddleslim": (
         MigrationLine(
             "`AnalysisQuant(model_dir, ..., eval_function, data_loader, save_dir, checkpoint_name, num_histogram_plots, ptq_config)`",
-            "the same: `lo.compat.AnalysisQuant`; `model_dir` may be the `.onnx` file; `model_filename` and `params_filename` belong to another format and are refused",
+            "yes: the same: `lo.compat.AnalysisQuant`; `model_dir` may be the `.onnx` file; `model_filename` and `params_filename` belong to another format and are refused",
             """
 analyzer = AnalysisQuant(
     model_dir="float.onnx", eval_function=lambda model: float(model(samples).std()), data_loader=samples,
@@ -172,7 +172,7 @@ assert "rank" in Path("analysis_results/analysis.txt").read_text()
         ),
         MigrationLine(
             "`.analysis()`",
-            "the same; or `lingeronnx sensitivity MODEL --calib D --eval T -o DIR`",
+            "yes: the same; or `lingeronnx sensitivity MODEL --calib D --eval T -o DIR`",
         ),
         MigrationLine(
             "`eval_function(program, ...)`",
@@ -184,7 +184,7 @@ assert "rank" in Path("analysis_results/analysis.txt").read_text()
         ),
         MigrationLine(
             "`analysis.txt`, `best_weight_hist_result.pdf`, ...",
-            "the same files in `save_dir` (PDFs need `pip install 'lingeronnx[report]'`)",
+            "yes: the same files in `save_dir` (PDFs need `pip install 'lingeronnx[report]'`)",
         ),
         MigrationLine(
             "`skip_tensor_list` of the next run",
@@ -213,7 +213,7 @@ with raises(lo.ConfigError, match="pass another save_dir or checkpoint_name"):
     "horizon": (
         MigrationLine(
             "`check_qat_model(model, example_inputs, save_results, out_dir)`",
-            "`lo.compat.check_qat_model`, also with `platform=...`; of a torch module it counts the calls of each module; `lingeronnx check MODEL --calib D -o DIR` writes the same `model_check_result.txt`",
+            "yes: `lo.compat.check_qat_model`, also with `platform=...`; of a torch module it counts the calls of each module, of a net after `lo.torch.init` it looks at the integer graph; `lingeronnx check MODEL --calib D -o DIR` writes the same `model_check_result.txt`",
             """
 found = check_qat_model(net, x, save_results=True, out_dir="checked", platform="generic")
 assert ("relu", "ReLU", "2") in found.use_counts and ("spare", "Linear", "0") in found.use_counts
@@ -222,11 +222,11 @@ assert "5. What looks wrong" in Path("checked/model_check_result.txt").read_text
         ),
         MigrationLine(
             "`QuantAnalysis(baseline_model, analysis_model, analysis_model_type, out_dir)`",
-            '`lo.compat.QuantAnalysis`; "fake_quant" is the plan computed in float, "quantized" the integer graph',
+            'yes: `lo.compat.QuantAnalysis`; "fake_quant" is the plan computed in float, "quantized" the integer graph',
         ),
         MigrationLine(
             "`.auto_find_bad_case(data)`",
-            "the same; `lingeronnx badcase FLOAT QUANT --data D -o badcase.npz`",
+            "yes: the same; `lingeronnx badcase FLOAT QUANT --data D -o badcase.npz`",
             """
 qa = QuantAnalysis("float.onnx", quantized, "quantized", out_dir="compared")
 qa.auto_find_bad_case(samples, metric="L1")
@@ -245,11 +245,11 @@ assert "mod_name" in Path("compared/compare_per_layer_out.txt").read_text()
         ),
         MigrationLine(
             "`.run()`, `.compare_per_layer()`",
-            "the same files and columns; `lingeronnx compare FLOAT QUANT --data D -o DIR`, with local errors and saturation in the csv",
+            "yes: the same files and columns; `lingeronnx compare FLOAT QUANT --data D -o DIR`, with local errors and saturation in the csv",
         ),
         MigrationLine(
             '`.sensitivity(metric="L1")`',
-            'the same; `lingeronnx sensitivity MODEL --calib D -o DIR --what all`. "All but one" is `--all-but-one`',
+            'yes: the same; `lingeronnx sensitivity MODEL --calib D -o DIR --what all`. "All but one" is `--all-but-one`',
             """
 qa = QuantAnalysis(net, quantized, "quantized", out_dir="compared")
 qa.set_bad_case(samples)
@@ -259,7 +259,7 @@ assert rows[0][1] in ("activation", "weight", "both")
         ),
         MigrationLine(
             "`.set_model_profiler_dir(a, b)`",
-            "the same, with folders of `lo.compat.ModelProfiler` (of a torch module as well) or `lingeronnx profile --keep`",
+            "yes: the same, with folders of `lo.compat.ModelProfiler` (of a torch module as well) or `lingeronnx profile --keep`",
             """
 with ModelProfiler(net, "base"):
     net(x)
@@ -272,7 +272,7 @@ assert qa.compare_per_layer().rows
         ),
         MigrationLine(
             "`with ModelProfiler(model, out_dir) as p: model(data)`",
-            "`lo.compat.ModelProfiler`; of a path `p.model` is what to call; `lingeronnx profile MODEL --data D -o DIR`",
+            "yes: `lo.compat.ModelProfiler`, also of a net after `lo.torch.init`; of a path `p.model` is what to call; `lingeronnx profile MODEL --data D -o DIR`",
             """
 with ModelProfiler(net, "profile") as p:
     net(x)
@@ -284,7 +284,7 @@ assert "Op Name" in Path("of_file/statistic.txt").read_text()
         ),
         MigrationLine(
             "`p.get_info_manager.table(...)`",
-            "the same: `statistic.txt`, with names of operators or modules and types of either; `--prefix`, `--type`, `--stack` (torch's own exporter notes the place in the source, `lingeronnx export` leaves it out)",
+            "yes: the same: `statistic.txt`, with names of operators or modules and types of either; `--prefix`, `--type`, `--stack` (torch's own exporter notes the place in the source, `lingeronnx export` leaves it out)",
             """
 with ModelProfiler(net, "profile") as p:
     net(x)
@@ -295,7 +295,7 @@ assert {row[3].strip() for row in rows} == {"/conv1/Conv", "/conv2/Conv"} and {r
         ),
         MigrationLine(
             "`p.get_info_manager.tensorboard(...)`",
-            "the same, written without TensorBoard or torch; `--tensorboard`, `--per-channel`",
+            "yes: the same, written without TensorBoard or torch; `--tensorboard`, `--per-channel`",
             """
 with ModelProfiler(net, "profile") as p:
     net(x)
@@ -337,7 +337,7 @@ assert lo.quantize("float.onnx", Reader(), platform="venus").report.chip_ready
         ),
         MigrationLine(
             "`quantize_static(model_input, model_output, reader, ...)`",
-            'the same: `lo.compat.quantize_static`, on generic; for a chip with `platform="venus"`. What has no counterpart here is refused in its own words. Or `lo.quantize(model, reader).save(path)`',
+            'yes: `lo.compat.quantize_static`, QDQ by default as there, on generic; for a chip with `platform="venus", quant_format=None`. What has no counterpart here is refused in its own words. Or `lo.quantize(model, reader).save(path)`',
             """
 quantize_static(
     "float.onnx", "q.onnx", samples, quant_format=QuantFormat.QDQ, per_channel=True,
@@ -391,15 +391,31 @@ quantize_static("float.onnx", "q.onnx", samples, per_channel=True)
         ),
         MigrationLine(
             "`quantize_dynamic(...)`",
-            "none: the chips have no scales at run time",
+            "no: no platform has scales at run time; `lo.compat.quantize_dynamic` says so, and what to call",
+            """
+with raises(lo.ConfigError, match="call quantize_static with a few samples"):
+    quantize_dynamic("float.onnx", "q.onnx", weight_type=QuantType.QInt8)
+""",
         ),
         MigrationLine(
-            "`InferenceSession(path)`",
-            "`lo.Session(path)`: `get_inputs`, `get_outputs`, `run`",
+            "`InferenceSession(path_or_bytes, sess_options, providers)`",
+            "yes: `lo.InferenceSession`, as strict as there; `import lingeronnx as ort` also has `SessionOptions`, `RunOptions`, `OrtValue` and the like. `lo.Session(path)` converts types, runs any batch size, and has `taps`",
             """
-session = lo.Session("float.onnx")
+session = lo.InferenceSession("float.onnx", lo.SessionOptions(), providers=["CPUExecutionProvider"])
 session.run(None, {session.get_inputs()[0].name: samples})
 """,
+        ),
+        MigrationLine(
+            "`session.io_binding()`, `OrtValue.ortvalue_from_numpy(x)`",
+            "yes, in the memory of the processor; addresses of memory (`bind_input`) are refused",
+        ),
+        MigrationLine(
+            "`SessionOptions().enable_profiling`, `optimized_model_filepath`, custom operators",
+            "no: refused; `lingeronnx profile` and `lingeronnx trace` show tensors and time. Options for speed and logs have no effect, and other providers than the processor's warn, as there",
+        ),
+        MigrationLine(
+            "`session.run_async(...)`",
+            "no: call `run` in a thread of your own",
         ),
         MigrationLine(
             "`modify_model_output_intermediate_tensors`, `collect_activations`",

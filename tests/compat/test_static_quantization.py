@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib
 
 import numpy as np
 import onnx
@@ -53,6 +54,7 @@ def test_it_writes_what_quantize_makes(model, tmp_path):
         path,
         out,
         Reader(items),
+        quant_format=None,
         activation_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod.MinMax,
     )
@@ -186,3 +188,21 @@ def test_standard_forms(model, tmp_path, form, operator):
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
     want, got = result(items[0]["x"]), lo.Session(out).run(None, items[0])[0]
     assert np.abs(want - got).max() * result.plan.tensors["y"].scale <= 2
+
+
+def test_the_default_is_what_onnxruntime_runs(model, tmp_path):
+    """Without `quant_format` the file is QDQ, as that of the namesake."""
+    path, items = model
+    out = tmp_path / "q.onnx"
+    lo.compat.quantize_static(path, out, Reader(items))
+    kinds = {node.op_type for node in onnx.load(out).graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= kinds
+    session = importlib.import_module("onnxruntime").InferenceSession(out)
+    expected = lo.Session(path).run(None, items[0])[0]
+    assert np.abs(session.run(None, items[0])[0] - expected).max() < 0.1 * np.abs(expected).max()
+
+
+def test_dynamic_quantization_is_refused(model, tmp_path):
+    """One line says what to call in its place."""
+    with pytest.raises(ConfigError, match="no platform has: call quantize_static"):
+        lo.compat.quantize_dynamic(model[0], tmp_path / "q.onnx", weight_type=QuantType.QInt8)
