@@ -18,7 +18,6 @@ The package contains no computations.
 
 from ..api import wb_analyse
 from .analysis_quant import AnalysisQuant
-from .inference_session import InferenceSession
 from .model_check import check_qat_model
 from .profilers import Dumper, ModelProfiler
 from .quant_analysis import QuantAnalysis
@@ -28,7 +27,6 @@ from .static_quantization import quantize_dynamic, quantize_static
 __all__ = [
     "AnalysisQuant",
     "Dumper",
-    "InferenceSession",
     "ModelProfiler",
     "QuantAnalysis",
     "check_qat_model",

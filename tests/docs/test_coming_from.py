@@ -58,16 +58,18 @@ def test_commands_and_their_options_exist() -> None:
 
 
 def test_onnxruntimes_names_exist() -> None:
+    import onnxruntime
     from onnxruntime import quantization
     from onnxruntime.quantization import calibrate, qdq_loss_debug, quant_utils, shape_inference
 
-    homes = (quantization, qdq_loss_debug, shape_inference, quant_utils, calibrate)
+    homes = (onnxruntime, quantization, qdq_loss_debug, shape_inference, quant_utils, calibrate)
     text = PAGES["coming-from-onnxruntime"]
     left = " ".join(line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `"))
     named = re.findall(r"`([A-Za-z_]+)(?=[(`.])", left)
     assert len(named) > 12
     others = {
-        "InferenceSession",
+        "optimized_model_filepath",
+        "session",
         "Entropy",
         "Percentile",
         "calibration_cache_path",
