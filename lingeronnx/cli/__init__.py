@@ -47,6 +47,7 @@ from .runs.profile_board import profile_board
 from .runs.simulate import simulate
 from .runs.verify import verify
 from .terminal import echo, echo_text
+from .tools.completion import completion
 from .tools.demo import demo
 from .tools.doctor import doctor
 from .tools.platforms import platforms
@@ -285,6 +286,7 @@ _COMMANDS = (
     badcase,
     trace,
     schema,
+    completion,
     doctor,
     profile_board,
     report,

@@ -370,9 +370,33 @@ def setting_option(name: str, description: str = "") -> Callable[[Command], Comm
         type=_OPTION_TYPES.get(name) or _option_type(setting),
         multiple=setting.is_repeatable,
         callback=_OPTION_CALLBACKS.get(name),
+        shell_complete=_complete_selector if name in ("skip", "overrides") else None,
         metavar=setting.metavar,
         help=help_text,
     )
+
+
+def _complete_selector(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the selectors of the command's model that begin with `incomplete`, for a shell.
+
+    These are names of nodes, and ``type:`` with each operator. Empty without a readable model.
+    """
+    # click does not assign arguments before an option that still lacks its value
+    words = [context.params.get("model"), *context.args]
+    model = next((Path(word) for word in words if word and Path(word).suffix == ".onnx"), None)
+    if model is None or not model.is_file():
+        return []
+    import onnx
+
+    try:
+        graph = onnx.load(model, load_external_data=False).graph
+    except Exception:  # a shell shows no message while it completes
+        return []
+    names = [node.name or node.output[0] for node in graph.node]
+    names += sorted({f"type:{node.op_type}" for node in graph.node})
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def _option_type(setting: Setting) -> click.ParamType[Any] | type:

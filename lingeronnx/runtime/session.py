@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from ..common.deprecation import accept_old_parameters
 from ..common.errors import ConfigError, DataError, suggest_nearest
+from ..common.escaping import escape_invisible
 from ..ir import ir
 from ..ir.dynamic_tail import DynamicTail, split_dynamic_tail
 from ..ir.name_mapping import restore_user_names
@@ -36,6 +37,9 @@ from .runners.tail_runner import TailRunner
 from .streaming import Stream
 
 __all__ = ["NodeArg", "Session", "open_lowered_session"]
+
+
+_MAX_REPR_ARGUMENTS = 8
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,19 @@ class Session:
             )
         platform = None if target is None else target.name
         return _reopen_session, (ir.to_bytes(self.model), arithmetic, platform, host)
+
+    def __repr__(self) -> str:
+        """Return the kind of the model, and name, shape and type of its inputs and outputs."""
+        target = self.target
+        kind = "a float model" if target is None else f"an integer graph for {target.name}"
+        lines = [f"Session of {kind}"]
+        for label, arguments in (("input", self.get_inputs()), ("output", self.get_outputs())):
+            for arg in arguments[:_MAX_REPR_ARGUMENTS]:
+                sizes = ", ".join("any" if size is None else str(size) for size in arg.shape)
+                lines.append(escape_invisible(f"  {label} {arg.name}: {arg.type} [{sizes}]"))
+            if len(arguments) > _MAX_REPR_ARGUMENTS:
+                lines.append(f"  ... and {len(arguments) - _MAX_REPR_ARGUMENTS} more {label}s")
+        return "\n".join(lines)
 
     @property
     def target(self) -> Target | None:

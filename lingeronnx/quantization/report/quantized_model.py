@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from ...common.deprecation import accept_old_parameters, keep_old_members
 from ...common.errors import ConstraintError
-from ...common.escaping import escape_html
+from ...common.escaping import escape_html, escape_invisible
 from ...common.files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...interchange.convert import convert
 from ...ir import ir
@@ -34,6 +34,7 @@ from .report import Report, format_packer_command
 
 __all__ = ["QuantizedModel", "WrittenFiles", "render_notebook_html"]
 
+_MAX_REPR_LINES, _MAX_REPR_COLUMNS = 24, 120  # of a screen
 _MAX_NOTEBOOK_ROWS = 5  # float nodes and layers that are listed
 
 
@@ -128,6 +129,20 @@ class QuantizedModel:
         if not self.samples:
             return {}
         return measure_tensor_sqnr(self.graph, self.float_graph, self.runner, self.samples)
+
+    def __repr__(self) -> str:
+        """Return the report's main facts as text of one screen."""
+        facts = _collect_facts(self.report)
+        width = max(len(label) for label, _ in facts)
+        lines = ["QuantizedModel"]
+        for label, text in facts[:_MAX_REPR_LINES]:
+            line = escape_invisible(f"  {label.ljust(width)}  {text}")
+            if len(line) > _MAX_REPR_COLUMNS:
+                line = f"{line[:_MAX_REPR_COLUMNS]}..."
+            lines.append(line)
+        if len(facts) > _MAX_REPR_LINES:
+            lines.append(f"  ... and {len(facts) - _MAX_REPR_LINES} more lines in .report")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Render the report's main facts and the worst layers for a notebook."""
@@ -287,6 +302,17 @@ def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     layers
         SQNR in dB by tensor.
     """
+    facts = _collect_facts(report)
+    worst_layers = sorted(layers.items(), key=lambda item: item[1])[:_MAX_NOTEBOOK_ROWS]
+    body = _render_table("", facts)
+    if worst_layers:
+        rows = [(name, f"{sqnr_db:.1f} dB") for name, sqnr_db in worst_layers]
+        body += _render_table("Layers with the lowest SQNR", rows)
+    return f"<div><b>Quantized model</b>{body}</div>"
+
+
+def _collect_facts(report: Report) -> list[tuple[str, str]]:
+    """Return (label, text) of a report's main facts: platform, MACs, outputs, floats, warnings."""
     chip = ""
     if report.is_chip:
         chip = ", chip-ready" if report.chip_ready else ", not chip-ready"
@@ -305,13 +331,7 @@ def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
         facts.append((str(accuracy["metric"]), values))
     for node in report.float_nodes[:_MAX_NOTEBOOK_ROWS]:
         facts.append(("in float", f"{node.op_type} {node.node}: {node.why}"))
-    facts += [("warning", warning) for warning in report.warnings]
-    worst_layers = sorted(layers.items(), key=lambda item: item[1])[:_MAX_NOTEBOOK_ROWS]
-    body = _render_table("", facts)
-    if worst_layers:
-        rows = [(name, f"{sqnr_db:.1f} dB") for name, sqnr_db in worst_layers]
-        body += _render_table("Layers with the lowest SQNR", rows)
-    return f"<div><b>Quantized model</b>{body}</div>"
+    return facts + [("warning", warning) for warning in report.warnings]
 
 
 def _render_table(title: str, rows: list[tuple[str, str]]) -> str:

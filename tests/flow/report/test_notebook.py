@@ -1,5 +1,8 @@
 """What a quantized model shows of itself in a notebook."""
 
+from dataclasses import replace
+
+from lingeronnx.quantization.report.report import FloatNode
 from tests.nets import plain, quantized
 
 
@@ -23,3 +26,22 @@ def test_names_are_escaped():
     q = quantized(plain(), effort="fast")
     bad = replace(q, report=replace(q.report, warnings=["<script>alert(1)</script>"]))
     assert "<script>" not in bad._repr_html_()
+
+
+def test_repr_is_one_screen():
+    """Results of quantize and sessions, also of models with many float nodes and long names."""
+    q = quantized(plain(), effort="fast")
+    text = repr(q)
+    assert text.splitlines()[0] == "QuantizedModel"
+    assert "venus, q-value, chip-ready" in text
+    assert "output y" in text
+    many = [replace(node, node="n" * 300) for node in 40 * (FloatNode("", "Gemm", "skipped"),)]
+    long = replace(q, report=replace(q.report, float_nodes=many, warnings=["w" * 300] * 60))
+    assert len(repr(long).splitlines()) <= 26
+    assert max(map(len, repr(long).splitlines())) <= 124
+    session = repr(q.session())
+    assert session.splitlines() == [
+        "Session of an integer graph for venus",
+        "  input x: tensor(float) [1, 3, 12, 12]",
+        "  output y: tensor(float) [1, 5]",
+    ]
