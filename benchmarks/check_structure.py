@@ -321,10 +321,11 @@ def _declared_modules(settings_file: Path) -> dict[str, int]:
     sections = [extras[name] for name in extras if name not in DEVELOPER_EXTRAS]
     requirements = [settings["options"]["install_requires"], *sections]
     lines = [line.strip() for line in text.splitlines()]
+    own_name = settings.get("metadata", "name", fallback="")
     modules = {}
     for requirement in "\n".join(requirements).splitlines():
         name = re.match(r"[\w-]+", requirement)
-        if name and name[0] != settings["metadata"]["name"]:  # an extra that joins others
+        if name and name[0] != own_name:  # an extra that joins others
             modules[MODULES.get(name[0], name[0])] = lines.index(requirement) + 1
     return modules
 
