@@ -134,16 +134,25 @@ FAULT_CHECKS: Mapping[LunaFault, Mapping[str, tuple[FaultCheck, ...]]] = Mapping
     }
 )
 
+#: The same by operator: most operators have none, and every plan that is tried asks for each step.
+_CHECKS_BY_OPERATOR: dict[str, dict[LunaFault, tuple[FaultCheck, ...]]] = {}
+for _fault, _checks in FAULT_CHECKS.items():
+    for _operator, _functions in _checks.items():
+        _CHECKS_BY_OPERATOR.setdefault(_operator, {})[_fault] = _functions
+
 
 def check_faults(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
     """Yield a finding of level "right" for each fault of the target that `step` triggers.
 
     The rule names the fault's key.
     """
+    checks = _CHECKS_BY_OPERATOR.get(step.op)
+    if checks is None:
+        return
     for fault in plan.target.faults:
         if not isinstance(fault, LunaFault):
             continue
-        for find_trigger in FAULT_CHECKS.get(fault, {}).get(step.op, ()):
+        for find_trigger in checks.get(fault, ()):
             value = find_trigger(plan, step)
             if value is not None:
                 defect, _, workaround = fault.text.partition(": ")
