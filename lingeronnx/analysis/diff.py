@@ -288,7 +288,8 @@ def diff(
     data
         Inputs that both are run on; None compares no values.
     baseline
-        A float model that both are compared with; needs `data`.
+        A float model that both are compared with, or a tuple of one for A and one for B; needs
+        `data`.
     state, calls, batch, limit, progress
         As in `compare`.
 
@@ -312,9 +313,10 @@ def diff(
         between = compare(graph_a, graph_b, data, **run)  # type: ignore[arg-type]
         to_baseline: tuple[Comparison | None, ...] = (None, None)
         if baseline is not None:
+            baselines = baseline if isinstance(baseline, tuple) else (baseline, baseline)
             to_baseline = tuple(
-                compare(baseline, graph, data, **run)  # type: ignore[arg-type]
-                for graph in (graph_a, graph_b)
+                compare(float_model, graph, data, **run)  # type: ignore[arg-type]
+                for float_model, graph in zip(baselines, (graph_a, graph_b), strict=True)
             )
         samples = between.join.samples
         layers = _collect_sqnr(_get_layer_sqnr, between, *to_baseline)

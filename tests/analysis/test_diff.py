@@ -1,6 +1,8 @@
 """`lo.diff`: what differs between two quantizations of one network, and which one is better."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,6 +126,45 @@ def test_the_command(folder):
     assert run(*worse)[0] == 1
     assert run(*worse, "--max-loss", "60")[0] == 0
     assert run(folder / "four.onnx", folder / "eight.onnx", *values, "--fail-if-worse")[0] == 0
+
+
+def test_each_with_its_own_baseline(folder):
+    """A pull request may change the float model: each quantization is compared with its own."""
+    model, data = folder / "model.onnx", folder / "test.npz"
+    other = ir.load(model)
+    weight = next(node for node in other.graph if node.op_type == "Gemm").inputs[1]
+    ir.set_initializer_value(weight, -ir.const_value(weight))
+    ir.save(other, folder / "other.onnx")
+    feeds = dict(np.load(data))
+    quantized = lo.quantize(folder / "other.onnx", feeds, platform="generic", effort="fast")
+    quantized.save(folder / "other_eight.onnx")
+    baselines = ("--baseline", model, "--baseline", folder / "other.onnx")
+    arguments = (folder / "eight.onnx", folder / "other_eight.onnx", "--data", data)
+    assert run(*arguments, *baselines, "--fail-if-worse", "--max-loss", "6")[0] == 0
+    assert run(*arguments, "--baseline", model, "--fail-if-worse", "--max-loss", "6")[0] == 1
+    assert run(*arguments, *baselines, "--baseline", model)[0] == 2
+
+
+def test_the_example_for_pull_requests(folder, monkeypatch):
+    """The lines of examples/ci/pull_request.yml, on files of these names: it fails the worse."""
+    yaml = pytest.importorskip("yaml")
+    path = Path(__file__).parents[2] / "examples" / "ci" / "pull_request.yml"
+    job = yaml.safe_load(path.read_text(encoding="utf-8"))
+    names = {**job["env"], "CALIB": "test.npz", "PLATFORM": "generic"}
+    for side in ("old", "new"):
+        (folder / side).mkdir()
+        for name in ("model.onnx", "test.npz"):
+            shutil.copy(folder / name, folder / side / name)
+    monkeypatch.chdir(folder)
+    steps = [step["run"] for step in job["jobs"]["compare"]["steps"] if "run" in step][1:]
+    for text in filter(None, "\n".join(steps).splitlines()):
+        for name, value in names.items():
+            text = text.replace(f"${name}", value)  # noqa: PLW2901 - as a shell does
+        words = text.partition(" > ")[0].replace(" --require-chip", "").split()[1:]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+    worse = [word.replace("new.onnx", "four.onnx") for word in words]
+    assert CliRunner().invoke(main, worse).exit_code == 1
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,11 @@ __all__ = ["diff"]
 @click.option("--data", metavar="DATA", help=f"Also compare values, on {DATA_HELP}.")
 @click.option(
     "--baseline",
+    "baselines",
     type=PATH_TYPE,
+    multiple=True,
     metavar="FLOAT",
-    help="With --data: compare both with this float model, too.",
+    help="With --data: compare both with this float model, too. Twice: that of A, and that of B.",
 )
 @click.option(
     "--fail-if-worse",
@@ -68,7 +70,7 @@ def diff(
     model_a: Path,
     model_b: Path,
     data: str | None,
-    baseline: Path | None,
+    baselines: Sequence[Path],
     fail_if_worse: bool,
     max_loss: float | None,
     state: Sequence[str],
@@ -82,8 +84,10 @@ def diff(
     of each tensor.
     """
     load_data = make_data_loader(options)
-    if baseline is not None and data is None:
+    if baselines and data is None:
         raise click.UsageError("--baseline needs --data DATA")
+    if len(baselines) > 2:
+        raise click.UsageError("--baseline: pass one model, or that of A and that of B")
     if max_loss is not None and not fail_if_worse:
         raise click.UsageError("--max-loss needs --fail-if-worse")
     with progress_bar() as progress:
@@ -95,7 +99,7 @@ def diff(
             model_a,
             model_b,
             load_data(data),
-            baseline=baseline,
+            baseline=(baselines[0], baselines[-1]) if baselines else None,
             state=parse_pairs("--state", state, "OUT=IN") or None,
             calls=calls,
             progress=progress,
