@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
+from lingeronnx.analysis.diff_page import render_diff_page
 from lingeronnx.cli import main
 from lingeronnx.ir import ir
 from tests.nets import plain, samples
+from tests.pages.browser import needs_browser, run_in_browser
 
 _SETTINGS = {
     "venus": {"platform": "venus"},
@@ -179,3 +181,45 @@ def test_options_that_belong_together(folder, arguments, message):
     code, text = run(folder / "eight.onnx", folder / "four.onnx", *arguments)
     assert code == 2
     assert message in text
+
+
+def test_the_page_has_the_differences(folder, tmp_path):
+    """Facts side by side, the tensors, and all values as data; names cannot inject elements."""
+    page = tmp_path / "diff.html"
+    arguments = (folder / "eight.onnx", folder / "four.onnx", "--data", folder / "test.npz")
+    code, _ = run(*arguments, "--baseline", folder / "model.onnx", "--html", page)
+    assert code == 0
+    text = page.read_text("utf-8")
+    data = json.loads(text.split('id="data-diff">')[1].split("</script>")[0])
+    assert data["has_baseline"]
+    table = text.split('<table role="table" aria-label="SQNR of the tensors"')[1].split("</table>")[
+        0
+    ]
+    assert len(data["layers"]) == table.count("<tr") - 1
+    assert "Worse than before" in text
+    for title in ("Side by side", "Layer by layer", "Scales and widths", "Settings and nodes"):
+        assert f">{title}</h2>" in text
+
+
+def test_the_page_of_a_model_against_itself(folder):
+    """Nothing differs: only the facts are shown."""
+    page = render_diff_page(lo.diff(folder / "venus.onnx", folder / "again.onnx"))
+    assert "no differences" in page
+    assert "Scales and widths" not in page
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_page_draws_both_models(folder, tmp_path):
+    """Two lines over the layers, within the width of the window."""
+    difference = lo.diff(
+        folder / "eight.onnx",
+        folder / "four.onnx",
+        folder / "test.npz",
+        baseline=folder / "model.onnx",
+    )
+    script = """return {lines: document.querySelectorAll("#diff-depth path").length,
+      wide: document.documentElement.scrollWidth};"""
+    seen = run_in_browser(render_diff_page(difference), script, tmp_path)
+    assert seen["lines"] == 2
+    assert seen["wide"] <= 1280

@@ -56,6 +56,10 @@ CALLS = {
         ["m.onnx", "--calib", "d.npz", "-o", "s", "--limit", "1", *_QUICK],
         ("m.onnx", "d.npz", "s"),
     ),
+    "diff": (
+        ["q.onnx", "q.onnx", "--data", "d.npz", "--html", "f.html"],
+        ("q.onnx", "d.npz", "f.html"),
+    ),
     "badcase": (["m.onnx", "q.onnx", "--data", "d.npz"], ("m.onnx", "q.onnx", "d.npz")),
     "trace": (["q.onnx", "-o", "t.json"], ("q.onnx", "t.json")),
     "profile-board": (["log.txt", "--model", "q.onnx"], ("log.txt", "q.onnx")),

@@ -34,7 +34,8 @@ __all__ = ["diff"]
     ),
     epilog=format_examples(
         "lingeronnx diff old_quant.onnx new_quant.onnx",
-        "lingeronnx diff old_quant.onnx new_quant.onnx --data test.npz --baseline model.onnx",
+        "lingeronnx diff old_quant.onnx new_quant.onnx --data test.npz --baseline model.onnx "
+        "--html diff.html",
         "lingeronnx diff main.onnx branch.onnx --data test.npz --baseline model.onnx "
         "--fail-if-worse",
     ),
@@ -62,6 +63,13 @@ __all__ = ["diff"]
     metavar="DB",
     help="With --fail-if-worse: accepted loss of an output's SQNR.  [default: 0.5]",
 )
+@click.option(
+    "--html",
+    "page_file",
+    type=PATH_TYPE,
+    metavar="FILE",
+    help="Also write the differences as an HTML page.",
+)
 @state_options
 @picture_options
 @batch_options
@@ -73,6 +81,7 @@ def diff(
     baselines: Sequence[Path],
     fail_if_worse: bool,
     max_loss: float | None,
+    page_file: Path | None,
     state: Sequence[str],
     calls: int | Literal["all"] | None,
     as_json: bool,
@@ -105,6 +114,11 @@ def diff(
             progress=progress,
             **options,
         )
+    if page_file is not None:
+        from ...analysis.diff_page import render_diff_page
+        from ...common.files import write_text
+
+        write_text(page_file, render_diff_page(result))
     for line in result.lines():
         echo(line, err=as_json)
     regressions = result.find_regressions(max_loss_db)
