@@ -57,8 +57,8 @@ CALLS = {
         ("m.onnx", "d.npz", "s"),
     ),
     "diff": (
-        ["q.onnx", "q.onnx", "--data", "d.npz", "--html", "f.html"],
-        ("q.onnx", "d.npz", "f.html"),
+        ["q.onnx", "q.onnx", "--data", "d.npz", "--baseline", "m.onnx", "--html", "f.html"],
+        ("q.onnx", "d.npz", "m.onnx", "f.html"),
     ),
     "badcase": (["m.onnx", "q.onnx", "--data", "d.npz"], ("m.onnx", "q.onnx", "d.npz")),
     "trace": (["q.onnx", "-o", "t.json"], ("q.onnx", "t.json")),
@@ -69,7 +69,7 @@ CALLS = {
     ),
 }
 #: Commands without a path.
-WITHOUT_PATHS = {"platforms", "demo", "warmup", "schema", "doctor", "analyze"}
+WITHOUT_PATHS = {"platforms", "demo", "warmup", "schema", "completion", "doctor", "analyze"}
 #: Text options that take DATA.
 _DATA_OPTIONS = {"calib", "eval_data", "data", "train"}
 
