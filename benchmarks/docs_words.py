@@ -23,7 +23,11 @@ MAX_README_WORDS = 700
 MAX_WRITTEN_WORDS = 45_000
 GENERATED = "generated reference"
 _GENERATED_MARK = "<!-- written by `make docs-reference`"
-_GENERATED_PAGES = ("docs/reference/operators.md", "docs/operators.md")
+_GENERATED_PAGES = (
+    "docs/reference/operators.md",
+    "docs/reference/standard-operators.md",
+    "docs/operators.md",
+)
 _KINDS = {"tutorials", "how-to", "reference", "explanation", "development"}
 
 

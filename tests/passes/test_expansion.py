@@ -187,6 +187,19 @@ def test_other_norms_are_layer_norms(op_type, inputs, attributes):
     assert "LayerNormalization" in expand_and_compare(model, feed)
 
 
+@pytest.mark.parametrize("op_type", ["Sum", "Mean"])
+def test_sums_of_several_tensors_are_sums_of_two(op_type):
+    model, feed = one_node(op_type, [draw(2, 4, seed=seed) for seed in range(3)], 13)
+    assert expand_and_compare(model, feed)[:2] == ["Add", "Add"]
+
+
+@pytest.mark.parametrize("inputs", [(draw(2, 4),), (draw(2, 4), draw(4))])
+def test_a_sum_of_one_tensor_or_of_other_shapes_stays(inputs):
+    model, feed = one_node("Sum", inputs, 13)
+    trace_shapes(model, feed)
+    assert not expand_nodes(model, {"composite"})
+
+
 @pytest.mark.parametrize("attributes", [{"axis": 1}, {"axis": -1, "p": 1}])
 def test_other_lengths_are_no_layer_norm(attributes):
     model, feed = one_node("LpNormalization", (draw(2, 4, 6),), 17, **attributes)

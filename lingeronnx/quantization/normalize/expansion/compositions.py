@@ -248,6 +248,23 @@ def _compose_gelu(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def _compose_sum(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a Sum or Mean of several tensors of one shape by sums of two."""
+    inputs = [value for value in node.inputs if value is not None]
+    shape = ir.get_shape(inputs[0])
+    if len(inputs) < 2 or shape is None or any(ir.get_shape(v) != shape for v in inputs):
+        return False
+    builder, dims = SubgraphBuilder(model, node), list(inputs[0].shape or ())
+    total = inputs[0]
+    for value in inputs[1:]:
+        total = builder("Add", [total, value], dims, "sum")
+    if node.op_type == "Mean":
+        factor = builder.constant(np.array(1 / len(inputs), np.float32), "factor")
+        builder("Mul", [total, factor], dims, "mean")
+    builder.replace_node()
+    return True
+
+
 _CONTRIB = "com.microsoft"
 
 #: (domain, operator) -> its composition.
@@ -256,8 +273,10 @@ COMPOSITIONS: Mapping[tuple[str, str], Composition] = {
     ("", "CausalConvWithState"): _compose_causal_conv,
     ("", "InstanceNormalization"): _compose_instance_norm,
     ("", "LpNormalization"): _compose_lp_norm,
+    ("", "Mean"): _compose_sum,
     ("", "RMSNormalization"): _compose_rms_norm,
     ("", "RotaryEmbedding"): _compose_rotary_embedding,
+    ("", "Sum"): _compose_sum,
     (_CONTRIB, "BiasGelu"): _compose_gelu,
     (_CONTRIB, "FastGelu"): _compose_gelu,
     (_CONTRIB, "Gelu"): _compose_gelu,
