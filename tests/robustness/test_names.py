@@ -216,7 +216,7 @@ def test_pages_have_no_element_of_a_name(artefacts):
     """One script, and one per section with data, which is JSON; no image, no event handler."""
     folder, _ = artefacts
     pages = [path for path in list_texts(folder) if path.suffix == ".html"]
-    assert len(pages) == 6
+    assert len(pages) == 7
     for path in pages:
         text = path.read_text(encoding="utf-8")
         elements = _Elements()
