@@ -138,7 +138,7 @@ def test_values_and_bindings(script):
         lambda s, x: s.run(None, {NAME: x, "other": x}),
         lambda s, x: s.end_profiling() or 1 / 0,
     ),
-    ids=str,
+    ids=("input", "no input", "output", "type", "shape", "rank", "other input", "profiling"),
 )
 def test_wrong_calls_are_errors(script, call):
     """Unknown and missing names, other types, shapes and ranks: one line here."""
