@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from . import compat as compat
     from . import torch as torch
+    from .analysis.check.assessment import Assessment as Assessment
     from .analysis.check.report import Check as Check
     from .analysis.compare.badcase import BadCase as BadCase
     from .analysis.compare.comparison import Comparison as Comparison
     from .analysis.diff import ModelDiff as ModelDiff
     from .analysis.latency import latency as latency
     from .analysis.sensitivity.ranking import Sensitivity as Sensitivity
+    from .api import assess as assess
     from .api import check as check
     from .api import compare as compare
     from .api import convert as convert
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "Assessment": "analysis.check.assessment",
     "BadCase": "analysis.compare.badcase",
     "Check": "analysis.check.report",
     "Comparison": "analysis.compare.comparison",
@@ -113,6 +116,7 @@ _HOME = {
     "Target": "targets",
     "Verification": "deployment",
     "Violation": "operators.lowerings",
+    "assess": "api",
     "check": "api",
     "compare": "api",
     "check_model": "operators.schemas",

@@ -12,6 +12,8 @@ from ..common.lazy_names import make_name_loader
 
 if TYPE_CHECKING:
     from ..analysis.board import profile_board as profile_board
+    from ..analysis.check.assessment import Assessment as Assessment
+    from ..analysis.check.assessment import assess as assess
     from ..analysis.check.check import check as check
     from ..analysis.check.check import structure as structure
     from ..analysis.check.report import Check as Check
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 #: Home of each name. Type checkers read the imports above instead.
 _HOME = {
+    "Assessment": "..analysis.check.assessment",
     "BadCase": "..analysis.compare.badcase",
     "Check": "..analysis.check.report",
     "Comparison": "..analysis.compare.compare",
@@ -62,6 +65,7 @@ _HOME = {
     "Timeline": "..analysis.timeline",
     "Verification": "..deployment",
     "analyse_outputs": "..analysis.profile.outliers",
+    "assess": "..analysis.check.assessment",
     "check": "..analysis.check.check",
     "compare": "..analysis.compare.compare",
     "compare_kept": "..analysis.profile.recording",
@@ -87,6 +91,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Assessment",
     "BadCase",
     "Check",
     "Comparison",
@@ -100,6 +105,7 @@ __all__ = [
     "Timeline",
     "Verification",
     "analyse_outputs",
+    "assess",
     "check",
     "compare",
     "compare_kept",

@@ -41,6 +41,7 @@ from .questions.diff import diff
 from .questions.report import report
 from .questions.sensitivity import sensitivity
 from .questions.trace import trace
+from .questions.try_model import try_model
 from .runs.evaluate import evaluate
 from .runs.profile import profile
 from .runs.profile_board import profile_board
@@ -268,6 +269,7 @@ _COMMANDS = (
     simulate,
     evaluate,
     check,
+    try_model,
     convert,
     fix_dequant,
     export,

@@ -34,6 +34,7 @@ CALLS = {
     "simulate": (["q.onnx", "--input", "d.npz"], ("q.onnx", "d.npz")),
     "evaluate": (["q.onnx", "--data", "d.npz"], ("q.onnx", "d.npz")),
     "check": (["q.onnx"], ("q.onnx",)),
+    "try": (["m.onnx", "--calib", "d.npz"], ("m.onnx", "d.npz")),
     "convert": (["q.onnx", "-o", "o.onnx", "--to", "qdq"], ("q.onnx", "o.onnx")),
     "fix-dequant": (["q.onnx"], ("q.onnx",)),
     "export": (["net.py:net", "-o", "e.onnx", "--input-shape", "x=1,3"], ("e.onnx",)),

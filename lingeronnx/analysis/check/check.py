@@ -43,7 +43,7 @@ from .report import Check, WorkedAround
 from .rules import MOVE_NODE_REMEDY, make_violation
 from .structure import Structure, describe_integer_graph, describe_model
 
-__all__ = ["check", "structure"]
+__all__ = ["check", "check_float_model", "structure"]
 
 
 @np.errstate(all="ignore")  # as in `quantize`
@@ -119,7 +119,7 @@ def check(
     unmeasured = require_measured(target, allow_unmeasured=allow_unmeasured)
     graph, notes = normalize_model(graph, target, calib, input_shape or {}, fix or {})
     notes = [*(f"WARNING: {line}" for line in unmeasured), *notes]
-    return _check_float(graph, target, notes, latency_options)
+    return check_float_model(graph, target, notes, latency_options)
 
 
 @np.errstate(all="ignore")  # as in `quantize`
@@ -166,7 +166,7 @@ def structure(
     return describe_model(result, graph, violations)
 
 
-def _check_float(
+def check_float_model(
     model: ir.Model,
     target: Target,
     notes: Sequence[str] = (),
