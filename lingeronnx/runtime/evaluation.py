@@ -22,6 +22,7 @@ from .accuracy_warnings import (
 )
 from .cluster import map_jobs
 from .data import Batch, Data, Progress
+from .input_moments import format_magnitude_warnings
 from .metrics import METRICS, Agreement, TopK, resolve_metric
 from .provenance import apply_fixed_inputs, load_fixed_arrays
 from .session import Session
@@ -138,6 +139,7 @@ def evaluate(
             progress("evaluating", sample_count, None)
     _, unit = job.metric_factory
     accuracy_warnings = checks.format_warnings(measures[0], is_integer=session.is_integer)
+    accuracy_warnings += format_magnitude_warnings(session.model, first[0])
     return Evaluation(
         metric=job.metric,
         unit=unit,

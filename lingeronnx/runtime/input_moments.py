@@ -14,11 +14,20 @@ import numpy as np
 from ..common.errors import ModelError
 from ..ir import ir
 
-__all__ = ["METADATA_KEY", "compute_moments", "load_input_moments", "store_input_moments"]
+__all__ = [
+    "METADATA_KEY",
+    "compute_moments",
+    "format_magnitude_warnings",
+    "load_input_moments",
+    "store_input_moments",
+]
 
 METADATA_KEY = "lingeronnx.inputs"
 
 _MAX_CHANNELS = 16
+_MAX_MAGNITUDE_RATIO = 8.0  # of the root mean squares of data and of calibration data
+_MAX_CHECKED_SAMPLES = 16
+_MAX_PIXEL = 255
 
 
 def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,3 +79,42 @@ def load_input_moments(model: ir.Model) -> dict[str, tuple[np.ndarray, np.ndarra
         raise ModelError(
             f"the metadata '{METADATA_KEY}' are corrupt; quantize the model again"
         ) from error
+
+
+def format_magnitude_warnings(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a warning for each float input whose data are far larger than at calibration.
+
+    The root mean square of a channel exceeds the largest one of the calibration data by a factor of
+    `_MAX_MAGNITUDE_RATIO`, as for pixels of 0..255 if the model was calibrated on 0..1.
+
+    Parameters
+    ----------
+    model
+        The model; without moments in its metadata there are no warnings.
+    feeds
+        {input: array} of a batch, of which the first `_MAX_CHECKED_SAMPLES` samples are checked.
+
+    Raises
+    ------
+    ModelError
+        If the metadata are invalid.
+    """
+    warnings = []
+    for name, (mean, std) in load_input_moments(model).items():
+        array = feeds.get(name)
+        if array is None or array.dtype.kind != "f" or not array.size or not array.ndim:
+            continue
+        array = array[:_MAX_CHECKED_SAMPLES]
+        magnitude = float(np.hypot(*compute_moments(array)).max())
+        expected = float(np.hypot(mean, std).max(initial=0.0))
+        if not magnitude > _MAX_MAGNITUDE_RATIO * expected > 0:
+            continue
+        is_pixel = array.min() >= 0 and array.max() <= _MAX_PIXEL
+        question = "; are they pixels of 0..255 that are not normalized?" if is_pixel else ""
+        warnings.append(
+            f"input '{name}': the data are {magnitude / expected:.3g} times as large as at "
+            f"calibration (root mean square {magnitude:.3g}, limit "
+            f"{_MAX_MAGNITUDE_RATIO * expected:.3g}){question}; prepare them as the calibration "
+            "data, or quantize with data like these"
+        )
+    return warnings

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..operators.integer_ops import DEQUANT
 from ..targets import require_measured
 from .data import Data, Progress
 from .dump import DumpFolder, TensorSummary
+from .input_moments import format_magnitude_warnings
 from .provenance import load_fixed_arrays
 from .session import Session
 
@@ -95,12 +97,14 @@ def simulate(
     fixed = load_fixed_arrays(session.model)
     source = Data(data, session.inputs, limit=limit, label="input data", fixed=fixed)
     selection = _select_tensors(session, taps, integers, dump is not None, at)
+    batches = source.batches(batch)
+    first = next(batches)
     arrays: dict[str, list[np.ndarray]] = {}
     qparams_by_name: dict[str, Affine | None] = {}
     summary = TensorSummary(at) if at is not None else None
     sample_count = 0
     with contextlib.nullcontext() if dump is None else DumpFolder(dump) as folder:
-        for feeds, _ in source.batches(batch):
+        for feeds, _ in chain([first], batches):
             missing = dict.fromkeys(selection.required)
             for name, array, qparams in session.tensors(feeds, selection.requested):
                 missing.pop(name, None)
@@ -123,7 +127,12 @@ def simulate(
         outputs=selection.outputs,
         samples=sample_count,
         at=summary,
-        notes=[*unmeasured, *collect_calibration_warnings(session.model), *source.notes],
+        notes=[
+            *unmeasured,
+            *collect_calibration_warnings(session.model),
+            *source.notes,
+            *format_magnitude_warnings(session.model, first[0]),
+        ],
     )
 
 

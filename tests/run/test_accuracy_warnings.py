@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from lingeronnx.runtime.accuracy_warnings import (
     format_chance_warning,
 )
 from lingeronnx.runtime.metrics import TopK
-from tests.nets import Net
+from tests.nets import Net, plain
 
 
 def one_hot(classes, count=10):
@@ -288,9 +289,12 @@ def test_quantize_warns_of_a_loss_and_of_saturated_outputs(narrow):
     report = narrow.result.report
     accuracy = report.accuracy
     assert accuracy["drop"] > 2 * accuracy["drop_standard_error"] > 0
-    loss, saturated = report.warnings
+    loss, saturated, magnitude = report.warnings
     assert f"top1 falls by {accuracy['drop']:.2f} points, from 100.00 % in float" in loss
     assert "output 'y' is saturated" in saturated
+    assert re.match(
+        r"input 'x': the data are (38|39|40)\S* times as large as at calibration", magnitude
+    )
     assert list(report.warnings) == report.to_dict()["warnings"]
     assert loss.split(",")[0] in narrow.result._repr_html_()
 
@@ -371,9 +375,10 @@ def test_evaluate_warns_of_a_low_sqnr(narrow):
     x = np.load(narrow.data)["x"]
     result = lo.evaluate(narrow.result.session(), {"x": x}, baseline=narrow.model)
     assert result.metric == "sqnr"
-    sqnr, saturated = result.warnings
+    sqnr, saturated, magnitude = result.warnings
     assert "limit: 15 dB" in sqnr
     assert "saturated" in saturated
+    assert "times as large as at calibration" in magnitude
 
 
 def test_evaluate_takes_a_users_function(narrow, tmp_path):
@@ -383,7 +388,7 @@ def test_evaluate_takes_a_users_function(narrow, tmp_path):
     metric = f"{tmp_path / 'mine.py'}:score"
     session = narrow.result.session()
     result = lo.evaluate(session, narrow.data, metric=metric, baseline=narrow.model, batch=20)
-    fall, saturated = result.warnings
+    fall, saturated, _ = result.warnings
     assert "score falls from 1 in float to 0." in fall
     assert "saturated" in saturated
 
@@ -395,3 +400,24 @@ def test_a_sound_model_has_no_warning(narrow):
     )
     assert not result.report.warnings
     assert not lo.compare(narrow.model, result, narrow.data).warnings
+
+
+def test_pixels_for_a_model_calibrated_on_fractions():
+    """Pixels of 0..255 give one warning of `evaluate` and one note of `simulate`; fractions none."""
+    model = plain()
+    fractions = {"x": np.random.default_rng(0).random((8, 3, 12, 12), np.float32)}
+    quantized = lo.quantize(model, fractions, platform="generic", effort="fast").graph
+    text = (
+        "input 'x': the data are 255 times as large as at calibration .*; are they pixels of "
+        "0..255 that are not normalized"
+    )
+    pixels = {"x": 255 * fractions["x"]}
+    found = lo.evaluate(quantized, pixels, baseline=model).warnings
+    assert re.match(text, found[-1])
+    assert re.match(text, lo.simulate(quantized, pixels).notes[-1])
+    assert not any("calibration" in note for note in lo.simulate(quantized, fractions).notes)
+    signed = {"x": -20 * fractions["x"]}
+    (note,) = lo.simulate(quantized, signed).notes
+    assert "20 times as large" in note
+    assert "pixels" not in note
+    assert lo.simulate(model, pixels).notes == []

@@ -199,12 +199,34 @@ def test_key_note():
 
 BAD = X.copy()
 BAD[4, 1, 1] = np.nan
+#: Shape of the data, shape that the model takes, and the last part of the message.
+LAYOUTS = (
+    (
+        (4, 8, 9, 3),
+        (None, 3, 8, 9),
+        r"\(NHWC\): pass array.transpose\(0, 3, 1, 2\), or --layout nchw",
+    ),
+    (
+        (4, 3, 8, 9),
+        (None, 8, 9, 3),
+        r"\(NCHW\): pass array.transpose\(0, 2, 3, 1\), or --layout nhwc",
+    ),
+    ((4, 8, 9, 3), (None, 3, None, None), r"channels last \(NHWC\): pass array"),
+    ((8, 9, 3), (None, 3, 8, 9), r"pass array.transpose\(2, 0, 1\)\[None\]"),
+    ((4, 50, 40), (None, 40, 50), r"look transposed: pass array.transpose\(0, 2, 1\)$"),
+    ((3, 8, 9), (None, 3, 8, 9), r"\[N, 3, 8, 9\]; add the batch axis$"),
+    ((4, 9, 8, 3), (None, 3, 8, 9), r"\[N, 3, 8, 9\]$"),
+)
 ERRORS = (
     (X[0], ONE, r"has shape \[2, 3\], the model takes \[N, 2, 3\]; add the batch axis"),
     (
         X[:, :, :2],
         ONE,
         r"data, item 0: input 'image' has shape \[7, 2, 2\], the model takes \[N, 2, 3\]",
+    ),
+    *(
+        (np.zeros(shape), [InputSpec("image", takes, F32)], message)
+        for shape, takes, message in LAYOUTS
     ),
     ({"imag": X, "other": X}, ONE, "'imag' is not an input of the model; did you mean 'image'"),
     ({"a": np.ones((2, 2))}, TWO, "no array for input 'b'; the data have a"),
