@@ -189,8 +189,8 @@ def test_tables_and_texts_name_nodes_and_modules(tmp_path):
     ir.set_constant_input(graph, conv, 2, ir.const_value(conv.inputs[2]) + 4000, "spoiled")
     lo.compare(model, graph, data, tmp_path)
     table = (tmp_path / "compare_per_layer_out.csv").read_text()
-    assert table.splitlines()[0].endswith(",node,module")
-    assert ",/block0/op/Conv,block0.op\n" in table
+    assert table.splitlines()[0].endswith(",node,module,KL_softmax")
+    assert ",/block0/op/Conv,block0.op," in table
     assert "block0.op: Conv '" in (tmp_path / "abnormal_layer_advisor.txt").read_text()
 
 
