@@ -21,6 +21,7 @@ import onnx
 from ..common.errors import ConfigError, DataError, ModelError, suggest_nearest
 from ..ir import ir
 from ..quantization import QuantizedModel
+from ..runtime.data import InputSpec
 from ..runtime.session import NodeArg, Session
 
 __all__ = [
@@ -517,7 +518,9 @@ def _check_array(arg: NodeArg, array: object) -> None:
     )
     if not fits:
         expected = ["any" if size is None else size for size in arg.shape]
+        spec = InputSpec(arg.name, tuple(arg.shape), array.dtype)
+        remedy = spec.suggest_layout(array.shape) or "; lo.Session runs any batch size"
         raise DataError(
             f"input '{arg.name}' has shape {list(array.shape)}, but the model needs "
-            f"[{', '.join(map(str, expected))}]; lo.Session runs any batch size"
+            f"[{', '.join(map(str, expected))}]{remedy}"
         )

@@ -178,3 +178,6 @@ def test_what_differs(files):
     with pytest.raises(lo.DataError, match="convert it, or use lo.Session, which converts"):
         session.run(None, {NAME: batch().astype(np.float64)})
     assert lo.Session(path)(batch().astype(np.float64)).shape[0] == 1  # which is lenient
+    last = np.moveaxis(batch(), 1, -1)
+    with pytest.raises(lo.DataError, match=r"\(NHWC\): pass array.transpose\(0, 3, 1, 2\)"):
+        session.run(None, {NAME: last})

@@ -212,7 +212,7 @@ LAYOUTS = (
         r"\(NCHW\): pass array.transpose\(0, 2, 3, 1\), or --layout nhwc",
     ),
     ((4, 8, 9, 3), (None, 3, None, None), r"channels last \(NHWC\): pass array"),
-    ((8, 9, 3), (None, 3, 8, 9), r"pass array.transpose\(2, 0, 1\)\[None\]"),
+    ((8, 9, 3), (None, 3, 8, 9), r"pass array.transpose\(2, 0, 1\)\[None\]$"),
     ((4, 50, 40), (None, 40, 50), r"look transposed: pass array.transpose\(0, 2, 1\)$"),
     ((3, 8, 9), (None, 3, 8, 9), r"\[N, 3, 8, 9\]; add the batch axis$"),
     ((4, 9, 8, 3), (None, 3, 8, 9), r"\[N, 3, 8, 9\]$"),

@@ -551,7 +551,7 @@ class Data:
                 f"{where}: input '{spec.name}' has dtype {array.dtype}; numbers are needed"
             )
         if spec.shape is not None and not spec.matches_shape(array.shape):
-            hint = _suggest_layout(array.shape, spec)
+            hint = spec.suggest_layout(array.shape)
             raise DataError(
                 f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
                 f"[{_format_shape(spec.shape, spec.axis)}]{hint}"
@@ -608,40 +608,6 @@ def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray
     raise DataError(
         f"{where}: input '{spec.name}' has NaN or infinity in sample {index}; clean the data"
     )
-
-
-#: Orders of axes that data in another layout need: (axes of one sample, layout of the data, and of
-#: images of the model).
-_LAYOUT_CHANGES = (
-    ((2, 0, 1), "channels last (NHWC)", "nchw"),
-    ((1, 2, 0), "channels first (NCHW)", "nhwc"),
-    ((1, 0), "transposed", ""),
-)
-
-
-def _suggest_layout(shape: Sequence[int], spec: InputSpec) -> str:
-    """Suggest how to change data of a shape that the input `spec` does not accept; "" if unknown.
-
-    Recognized are a missing batch axis, images with channels first instead of last or the reverse,
-    and sequences with their two axes exchanged, all with and without a batch axis 0.
-    """
-    rank = len(spec.shape or ())
-    if spec.axis != 0 or len(shape) not in (rank, rank - 1):
-        return "; add the batch axis" if len(shape) == rank - 1 else ""
-    has_batch = len(shape) == rank
-    batch = list(shape[:1]) if has_batch else [1]
-    sample = list(shape[1:]) if has_batch else list(shape)
-    if not has_batch and spec.matches_shape([*batch, *sample]):
-        return "; add the batch axis"
-    for axes, layout, image_layout in _LAYOUT_CHANGES:
-        if len(axes) != len(sample):
-            continue
-        if spec.matches_shape([*batch, *(sample[axis] for axis in axes)]):
-            order = [0, *(axis + 1 for axis in axes)] if has_batch else list(axes)
-            call = f"transpose({', '.join(map(str, order))}){'' if has_batch else '[None]'}"
-            option = f", or --layout {image_layout} for a folder of images" if image_layout else ""
-            return f"; the data look {layout}: pass array.{call}{option}"
-    return "" if has_batch else "; add the batch axis"
 
 
 def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:

@@ -16,6 +16,14 @@ Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
 Progress = Callable[[str, int, int | None], None]
 
 
+#: (axes of a sample in the order of the model, layout of the data, option for images).
+_LAYOUT_CHANGES = (
+    ((2, 0, 1), "channels last (NHWC)", ", or --layout nchw for a folder of images"),
+    ((1, 2, 0), "channels first (NCHW)", ", or --layout nhwc for a folder of images"),
+    ((1, 0), "transposed", ""),
+)
+
+
 @dataclass(frozen=True)
 class InputSpec:
     """A graph input.
@@ -57,6 +65,33 @@ class InputSpec:
             if axis != self.axis and expected not in (None, size):
                 return False
         return True
+
+    def suggest_layout(self, shape: Sequence[int]) -> str:
+        """Suggest how to change data of a shape that does not match; "" if unknown.
+
+        Recognized are a missing batch axis, images with channels first instead of last or the
+        reverse, and sequences with their two axes exchanged, all with and without a batch axis 0.
+        """
+        if self.matches_shape(shape):
+            return ""
+        rank = len(self.shape or ())
+        is_single = len(shape) == rank - 1
+        fallback = "; add the batch axis" if is_single else ""
+        if self.axis != 0 or len(shape) not in (rank, rank - 1):
+            return fallback
+        batched = [1, *shape] if is_single else list(shape)
+        if self.matches_shape(batched):
+            return fallback
+        for axes, layout, option in _LAYOUT_CHANGES:
+            order = [0, *(axis + 1 for axis in axes)]
+            if len(order) != rank or not self.matches_shape([batched[axis] for axis in order]):
+                continue
+            if is_single:
+                call = f"array.transpose({', '.join(map(str, axes))})[None]"
+            else:
+                call = f"array.transpose({', '.join(map(str, order))}){option}"
+            return f"; the data look {layout}: pass {call}"
+        return fallback
 
     def count_samples(self, array: np.ndarray) -> int:
         """Return the number of samples in `array`; 1 if the input has no batch axis."""
