@@ -23,6 +23,7 @@ __all__ = [
     "get_trace_exporter",
     "is_initialised",
     "is_module",
+    "is_onnx_model",
 ]
 
 
@@ -53,6 +54,11 @@ def is_initialised(model: object) -> bool:
     return isinstance(model, QuantizedNet)
 
 
+def is_onnx_model(model: object) -> TypeGuard[OnnxModel]:
+    """Whether `model` is an `OnnxModel`: a path, graph, session or result of `quantize`."""
+    return isinstance(model, str | os.PathLike | ir.Model | Session | QuantizedModel)
+
+
 def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
     """Return an ONNX model as it is; export a torch module to `path` and return a session on it.
 
@@ -65,7 +71,7 @@ def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
     path
         File that is written.
     """
-    if isinstance(model, OnnxModel):
+    if is_onnx_model(model):
         return model
     quantized = get_initialised_model(model, example)
     if quantized is not None:

@@ -28,6 +28,7 @@ from .inputs import (
     get_initialised_model,
     get_trace_exporter,
     is_module,
+    is_onnx_model,
 )
 from .profilers import EXPORTED_FILE
 
@@ -82,7 +83,7 @@ class QuantAnalysis:
         baseline_model = get_initialised_model(baseline_model) or baseline_model
         self._trace_exporter = get_trace_exporter(analysis_model)
         analysis_model = get_initialised_model(analysis_model) or analysis_model
-        if not isinstance(analysis_model, OnnxModel):
+        if not is_onnx_model(analysis_model):
             raise ConfigError(
                 f"the analysed {type(analysis_model).__name__} is a float module; call "
                 "lo.torch.init and the net once, or pass a result of quantize"

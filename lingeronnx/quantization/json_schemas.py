@@ -594,7 +594,8 @@ def _cost_schema() -> _Schema:
                 _map_of(_COUNT), "size of the largest tensors in shared memory, by name"
             ),
             "buffers": _with_description(_array_of(buffer), "the plan of the shared memory"),
-        }
+        },
+        optional=("buffers",),  # versions 0.1 and 0.2 do not write it
     )
 
 

@@ -173,13 +173,13 @@ class PairMeasures:
         """Create measures from the list that the method `state` returns.
 
         It has distributions, sums and largest errors of float tensors: saturation, clipping and
-        used range are unknown (None).
+        used range are unknown (None). States of version 0.2 and older have no sums of softmax.
         """
         measures = cls()
         measures.x, measures.y = (Distribution.from_state(side) for side in state[:2])
         measures.skipped, measures.atol, measures.rtol = state[2:5]
         measures._sums = np.array(state[5][:5], np.float64)
-        measures._softmax_sums = np.array(state[5][5:], np.float64)
+        measures._softmax_sums = np.array(state[5][5:] or [0.0, 0.0], np.float64)
         return measures
 
     def _add_finite(self, a: np.ndarray, b: np.ndarray) -> None:

@@ -433,7 +433,7 @@ def test_the_exporter_speaks_of_the_model(out):
     done = lo.export(Branch(), torch.ones(1, 3), out, exporter="torchscript")
     assert len(done.notes) == 1
     assert "test_float_export.py line" in done.notes[0]
-    assert "Python boolean" in done.notes[0]
+    assert "depends on the data (bool())" in done.notes[0]
     with pytest.raises(
         ModelError,
         match=r"cannot trace the model \(test_float_export.py line \d+\): .*try --exporter",
