@@ -19,6 +19,7 @@ import numpy as np
 from ..common.errors import LingerOnnxError
 from ..common.escaping import escape_invisible
 from ..common.json_values import to_json_value
+from ..common.notebook import render_depth_chart, render_fact_table, render_fragment
 from ..common.text import format_bytes, format_decibels, format_table
 from ..ir import ir
 from ..ir.plan import Affine
@@ -186,6 +187,23 @@ class ModelDiff:
     layers: Sequence[SqnrDifference] = ()
     samples: int = 0
     notes: Sequence[str] = field(default=())
+
+    def _repr_html_(self) -> str:
+        """Render the facts that differ and the SQNR over the layers for a notebook."""
+        facts = [(row[0], f"{row[1]} -> {row[2]}") for row in _list_facts(self.a, self.b)]
+        facts += [("worse", text) for text in self.find_regressions()]
+        parts = [render_fact_table("", facts)]
+        has_baseline = any(layer.a_db is not None for layer in self.layers)
+        if has_baseline:
+            lines = {
+                self.a.name: [_or_nan(layer.a_db) for layer in self.layers],
+                self.b.name: [_or_nan(layer.b_db) for layer in self.layers],
+            }
+        else:
+            lines = {"B against A": [layer.b_to_a_db for layer in self.layers]}
+        if self.layers:
+            parts.append(render_depth_chart("SQNR over the layers", lines))
+        return render_fragment(f"{self.b.name} against {self.a.name}", *parts)
 
     @property
     def is_equal(self) -> bool:
@@ -506,21 +524,38 @@ def _collect_sqnr(
 # ---- text ---------------------------------------------------------------------------------------
 
 
+def _or_nan(value: float | None) -> float:
+    """Return `value`, NaN for None."""
+    return math.nan if value is None else value
+
+
 def _format_facts(a: ModelFacts, b: ModelFacts) -> list[str]:
     """Format the facts about both models as a table."""
-    rows = [
+    return format_table(("", "A", "B"), _list_facts(a, b)).splitlines()
+
+
+def _list_facts(a: ModelFacts, b: ModelFacts) -> list[tuple[str, str, str]]:
+    """Return (label, text of A, text of B) of the facts that at least one model has."""
+    rows: list[tuple[str, str, str]] = [
         ("model", a.name, b.name),
         ("platform", a.platform or "(float)", b.platform or "(float)"),
         ("nodes", str(a.node_count), str(b.node_count)),
         ("integer nodes", str(a.integer_nodes), str(b.integer_nodes)),
         ("parameters", format_bytes(a.parameter_bytes), format_bytes(b.parameter_bytes)),
-        ("MACs", *(_format_count(m.macs, str) for m in (a, b))),
-        ("shared memory", *(_format_count(m.shared_bytes, format_bytes) for m in (a, b))),
-        ("cycles", *(_format_count(m.cycles, lambda cycles: f"{cycles:.0f}") for m in (a, b))),
-        ("chip-ready", *(_format_ready(m.chip_ready) for m in (a, b))),
+        ("MACs", _format_count(a.macs, str), _format_count(b.macs, str)),
+        (
+            "shared memory",
+            _format_count(a.shared_bytes, format_bytes),
+            _format_count(b.shared_bytes, format_bytes),
+        ),
+        (
+            "cycles",
+            _format_count(a.cycles, "{:.0f}".format),
+            _format_count(b.cycles, "{:.0f}".format),
+        ),
+        ("chip-ready", _format_ready(a.chip_ready), _format_ready(b.chip_ready)),
     ]
-    rows = [row for row in rows if row[1:] != ("-", "-")]
-    return format_table(("", "A", "B"), rows).splitlines()
+    return [row for row in rows if row[1:] != ("-", "-")]
 
 
 def _format_count(value: float | None, format_value: object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import overload
 
 from ...common.deprecation import keep_old_members
+from ...common.notebook import render_fact_table, render_fragment
 from ...common.text import (
     SCREEN_LINES,
     count_screen_lines,
@@ -162,6 +163,21 @@ class Check(Sequence[Violation]):
         for verdict in self.verdicts:
             findings += verdict.findings
         return (*findings, *self.time.findings)
+
+    def _repr_html_(self) -> str:
+        """Render the verdict, the violations and the memory for a notebook."""
+        facts = [("runs on the chip", "yes" if self.sound else "no")]
+        facts += [(violation.rule, str(violation)) for violation in self.violations]
+        if self.cost is not None:
+            cost = self.cost
+            facts += [
+                ("shared memory", f"{cost.shared:,} of {cost.shared_limit:,} bytes"),
+                ("psram", f"{cost.psram:,} of {cost.psram_limit:,} bytes"),
+            ]
+        facts += [("note", note) for note in self.notes]
+        return render_fragment(
+            f"{self.kind} model on {self.platform}", render_fact_table("", facts)
+        )
 
     @property
     def cost(self) -> GraphCost | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ...common.deprecation import keep_old_members
 from ...common.escaping import escape_invisible, join_lines
+from ...common.notebook import render_depth_chart, render_fact_table, render_fragment
 from ...common.text import wrap_text
 from ..stats.pair_measures import TABLE_METRICS
 from .advice import format_options
@@ -89,6 +90,26 @@ class Comparison:
     option_results: OptionTrialResult | None = None
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
+
+    def _repr_html_(self) -> str:
+        """Render the outputs, the error over the depth and the worst layers for a notebook."""
+        facts = [("samples", str(self.join.samples))]
+        if self.accuracy is not None:
+            facts.append(("top-1", " -> ".join(f"{value:.2f} %" for value in self.accuracy)))
+        facts += [(f"output {name}", f"{sqnr:.1f} dB") for name, sqnr in self.outputs.items()]
+        facts += [("warning", warning) for warning in self.warnings]
+        facts += [(finding.kind, f"{finding.place}: {finding.remedy}") for finding in self.findings]
+        chart = render_depth_chart(
+            "SQNR over the layers",
+            {
+                "SQNR as it arrives": [row.arrived.sqnr for row in self.rows],
+                "of the layer alone": [row.effective.sqnr for row in self.rows],
+            },
+        )
+        worst = [(row.name, f"own SQNR {row.effective.sqnr:.1f} dB") for row in self.worst]
+        title = f"{self.names[1]} against {self.names[0]}"
+        table = render_fact_table("Layers with most error", worst)
+        return render_fragment(title, render_fact_table("", facts), chart, table)
 
     @property
     def rows(self) -> list[ComparedTensor]:

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike
 
 from ...common.deprecation import accept_old_parameters, keep_old_members
 from ...common.errors import ConstraintError
-from ...common.escaping import escape_html, escape_invisible
+from ...common.escaping import escape_invisible
 from ...common.files import chip_file_path, find_stale_part_files, part_file_path, write_text
+from ...common.notebook import render_fact_table, render_fragment
 from ...interchange.convert import convert
 from ...ir import ir
 from ...ir.plan import Plan
@@ -304,11 +305,11 @@ def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     """
     facts = _collect_facts(report)
     worst_layers = sorted(layers.items(), key=lambda item: item[1])[:_MAX_NOTEBOOK_ROWS]
-    body = _render_table("", facts)
+    tables = [render_fact_table("", facts)]
     if worst_layers:
         rows = [(name, f"{sqnr_db:.1f} dB") for name, sqnr_db in worst_layers]
-        body += _render_table("Layers with the lowest SQNR", rows)
-    return f"<div><b>Quantized model</b>{body}</div>"
+        tables.append(render_fact_table("Layers with the lowest SQNR", rows))
+    return render_fragment("Quantized model", *tables)
 
 
 def _collect_facts(report: Report) -> list[tuple[str, str]]:
@@ -332,15 +333,3 @@ def _collect_facts(report: Report) -> list[tuple[str, str]]:
     for node in report.float_nodes[:_MAX_NOTEBOOK_ROWS]:
         facts.append(("in float", f"{node.op_type} {node.node}: {node.why}"))
     return facts + [("warning", warning) for warning in report.warnings]
-
-
-def _render_table(title: str, rows: list[tuple[str, str]]) -> str:
-    """Render a table of two columns as HTML, with an optional title."""
-    cells = "".join(
-        (
-            f'<tr><td style="text-align:left">{escape_html(label)}</td><td '
-            f'style="text-align:left">{escape_html(text)}</td></tr>'
-        )
-        for label, text in rows
-    )
-    return f"{f'<p>{escape_html(title)}</p>' if title else ''}<table>{cells}</table>"

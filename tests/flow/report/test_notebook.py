@@ -1,9 +1,11 @@
 """What a quantized model shows of itself in a notebook."""
 
 from dataclasses import replace
+from xml.etree import ElementTree
 
+import lingeronnx as lo
 from lingeronnx.quantization.report.report import FloatNode
-from tests.nets import plain, quantized
+from tests.nets import plain, quantized, samples
 
 
 def test_report_and_worst_layers():
@@ -26,6 +28,28 @@ def test_names_are_escaped():
     q = quantized(plain(), effort="fast")
     bad = replace(q, report=replace(q.report, warnings=["<script>alert(1)</script>"]))
     assert "<script>" not in bad._repr_html_()
+
+
+def test_results_of_analysis_show_themselves():
+    """Comparison, check and difference are tables and a static drawing; names are escaped."""
+    model = plain()
+    name = "<script>alert(1)</script>"
+    fine = quantized(model, effort="fast")
+    coarse = quantized(model, effort="fast", platform="generic", weight_bits=4)
+    data = samples(model, 8)
+    comparison = lo.compare(model, fine, data)
+    shown = replace(comparison, warnings=[name])._repr_html_()
+    assert shown.count("<path") == 2
+    assert all(row.name in shown for row in comparison.worst)
+    difference = lo.diff(fine, coarse, data, baseline=model)._repr_html_()
+    assert difference.count("<path") == 2
+    assert "worse" in difference
+    checked = lo.check(fine.graph)._repr_html_()
+    assert "shared memory" in checked
+    for html in (shown, difference, checked):
+        assert "<script" not in html
+        assert "on" + "click" not in html
+        ElementTree.fromstring(html)
 
 
 def test_repr_is_one_screen():

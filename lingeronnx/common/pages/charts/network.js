@@ -159,7 +159,7 @@ charts.drawNetwork = (host, data, options) => {
     const value = valueOf(group), text = measure.categories ? value ?? "" : Number.isNaN(value) ? "" : `${formatNumber(value, 3)} ${measure.unit}`;
     const first = svgElement("text", {x: 8, y: 16, class: "op"}, shorten(many ? `${group.members.length} nodes` : node.op, 16));
     const right = svgElement("text", {x: WIDTH - 8, y: 16, "text-anchor": "end"}, shorten(String(text), 13));
-    const second = svgElement("text", {x: 8, y: 31}, shorten(titleOf(group), 28));
+    const second = svgElement("text", {x: 8, y: 31}, shorten(titleOf(group), 25));
     [first, right, second].forEach(line => { line.style.fill = ink; box.append(line); });
     box.prepend(rect);
     return box;
