@@ -19,9 +19,9 @@ class OutOfAreaWrite:
     spared: tuple = ()
     safe: dict = dataclasses.field(default_factory=dict)
 
-    def hits(self, item, offset):
-        """Whether it destroys bytes of an Item at `offset`."""
-        start, stop = max(self.start, offset), min(self.stop, offset + item.size)
+    def hits(self, item, offset, size):
+        """Whether it destroys one of the `size` bytes that an Item at `offset` uses."""
+        start, stop = max(self.start, offset), min(self.stop, offset + size)
         first, end = self.safe.get(item.name, (offset, offset))
         return start < stop and not first <= start < stop <= end
 
@@ -204,7 +204,9 @@ def find_destroyed(graph, memory, index, write):
             or item.name in write.spared
         ):
             continue
-        hit = write.hits(item, memory.offsets[item.name])
+        tensor = graph.tensors.get(item.name)  # what it is padded with may be overwritten
+        size = item.size if tensor is None else min(item.size, tensor.elements * tensor.bytes)
+        hit = write.hits(item, memory.offsets[item.name], size)
         if hit and alive(graph, item, graph.nodes[index], index):
             yield item.name
 
