@@ -36,6 +36,9 @@ class ChannelGroup:
         {tensor: class of each channel, int64 [channels]}.
     is_free
         Whether the channels of each class may have a factor, bool [classes].
+    is_joined
+        Whether a Concat, Slice or BatchNormalization is among its nodes, which join tensors of
+        several branches.
     """
 
     tensors: tuple[str, ...]
@@ -43,6 +46,7 @@ class ChannelGroup:
     consumers: tuple[ir.Node, ...]
     classes: Mapping[str, np.ndarray]
     is_free: np.ndarray
+    is_joined: bool = False
 
     def input_classes(self, node: ir.Node) -> np.ndarray:
         """Return the class of each input channel of a consumer."""
@@ -72,7 +76,10 @@ def find_channel_groups(partition: Partition) -> list[ChannelGroup]:
     pin_boundary_tensors(factor_sets, partition)
     links: list[_ChannelLink] = []
     channel_counts: dict[str, int] = {}
+    joined: set[str] = set()
     for node, op in partition.integer_nodes:
+        if ir.is_standard_op(node, "Concat", "Slice", "BatchNormalization"):
+            joined.update(quantized_tensors(node, op))
         for value in (*node.inputs, *node.outputs):
             count = _count_channels(value)
             if value is not None and count:
@@ -94,7 +101,16 @@ def find_channel_groups(partition: Partition) -> list[ChannelGroup]:
         classes = _classify_channels(tensors, channel_counts, links_by_group.get(key, ()))
         is_free = _find_free_classes(classes, members & factor_sets.pinned)
         if is_free.any():
-            groups.append(ChannelGroup(tuple(tensors), producers, consumers, classes, is_free))
+            groups.append(
+                ChannelGroup(
+                    tuple(tensors),
+                    producers,
+                    consumers,
+                    classes,
+                    is_free,
+                    is_joined=not members.isdisjoint(joined),
+                )
+            )
     return groups
 
 

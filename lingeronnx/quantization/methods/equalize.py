@@ -47,6 +47,9 @@ _WEIGHTINGS = (
     (0.0, 1.0, 1.0),
 )  # w1, wa, w2
 _MIN_IMPROVEMENT = 0.98  # factors must predict less than this times the noise without them
+#: Of groups that a Concat, Slice or BatchNormalization joins: the prediction knows neither the
+#: shared scale of the branches nor other consumers, so the gain must be clear (3 dB).
+_JOINED_IMPROVEMENT = 0.5
 _DEAD_CHANNEL_RATIO = 1e-6
 _MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minimum
 _DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
@@ -109,13 +112,17 @@ def equalize_channels(
         known_stats.update(_collect_channel_stats(runner, feeds, missing))
     stats = {name: known_stats[name] for name in known_stats if name in names}
     factors: dict[str, np.ndarray] = {}
+    equalized: set[tuple[str, ...]] = set()
     for _ in range(_SWEEPS):
         changed = False
         for group in groups:
-            group_factors = _choose_factors(group, stats, policy)
+            is_first = group.tensors not in equalized
+            required = _JOINED_IMPROVEMENT if group.is_joined and is_first else _MIN_IMPROVEMENT
+            group_factors = _choose_factors(group, stats, policy, required)
             if group_factors is None:
                 continue
             changed = True
+            equalized.add(group.tensors)
             step = {name: group_factors[group.classes[name]] for name in group.tensors}
             apply_factors(partition, step)
             factors = multiply_factors(factors, step)
@@ -342,13 +349,16 @@ def _max_integer(bits: int) -> int:
 
 
 def _choose_factors(
-    group: ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+    group: ChannelGroup,
+    stats: Mapping[str, ChannelStats],
+    policy: ScalePolicy,
+    required_improvement: float,
 ) -> np.ndarray | None:
     """Return the factors of `group` with the lowest predicted noise, float64 [C], or None.
 
     Five weightings of producing weights, activations and consuming weights are tried. None if none
-    predicts less than 0.98 times the noise without factors, if no channel may be scaled, or if the
-    layers lack statistics or agreement on the channels.
+    predicts less than `required_improvement` times the noise without factors, if no channel may be
+    scaled, or if the layers lack statistics or agreement on the channels.
     """
     if not _is_equalizable(group, stats):
         return None
@@ -357,7 +367,7 @@ def _choose_factors(
     if not alive.any():
         return None
     best_factors: np.ndarray | None = None
-    best_noise = noise(np.ones(len(alive))) * _MIN_IMPROVEMENT
+    best_noise = noise(np.ones(len(alive))) * required_improvement
     for weighting in _WEIGHTINGS:
         factors = _solve_factors(noise, alive, weighting)
         predicted_noise = noise(factors)

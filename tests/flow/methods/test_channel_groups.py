@@ -29,14 +29,15 @@ BODIES = {
 }
 
 
-def uneven(count, seed):
-    """Return factors between 1/30 and 30."""
-    return np.exp(np.linspace(-3.4, 3.4, count)[np.random.default_rng(seed).permutation(count)])
+def uneven(count, seed, spread=3.4):
+    """Return factors between exp(-spread) and exp(spread), by default 1/30 and 30."""
+    exponents = np.linspace(-spread, spread, count)
+    return np.exp(exponents[np.random.default_rng(seed).permutation(count)])
 
 
-def build(name):
+def build(name, spread=3.4):
     w, v = rand(4, 3, 3, 3, seed=1), rand(4, 3, 3, 3, seed=2)
-    scale = uneven(8, seed=7).astype(np.float32)
+    scale = uneven(8, 7, spread).astype(np.float32)
     w, v = w * scale[:4, None, None, None], v * scale[4:, None, None, None]
     u = rand(5, 8, 1, 1, seed=4) / scale[:, None, None]
     arrays = {
@@ -103,3 +104,10 @@ def test_what_joins_uneven_branches_keeps_its_accuracy(name, platform):
     result = quantize(build(name), {"x": X}, platform=platform)
     assert result.report.integer_macs == 1
     assert result.report.outputs["y"]["sqnr"] > 25
+
+
+@pytest.mark.parametrize(("spread", "is_equalized"), [(0.2, False), (1.0, True)])
+def test_joined_branches_are_equalized_for_a_clear_gain_only(spread, is_equalized):
+    """3 dB of predicted noise; ranges that differ by factors of 1.5 are left as they are."""
+    partition = partition_graph(build("concat", spread), get_target("venus"), {})
+    assert bool(equalize_channels(partition, [{"x": X}])) is is_equalized
