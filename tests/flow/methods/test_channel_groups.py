@@ -106,8 +106,8 @@ def test_what_joins_uneven_branches_keeps_its_accuracy(name, platform):
     assert result.report.outputs["y"]["sqnr"] > 25
 
 
-@pytest.mark.parametrize(("spread", "is_equalized"), [(0.2, False), (1.0, True)])
+@pytest.mark.parametrize(("spread", "is_equalized"), [(0.5, False), (3.4, True)])
 def test_joined_branches_are_equalized_for_a_clear_gain_only(spread, is_equalized):
-    """3 dB of predicted noise; ranges that differ by factors of 1.5 are left as they are."""
+    """10 dB of predicted noise; ranges that differ by small factors are left as they are."""
     partition = partition_graph(build("concat", spread), get_target("venus"), {})
     assert bool(equalize_channels(partition, [{"x": X}])) is is_equalized
