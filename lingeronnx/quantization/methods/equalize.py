@@ -48,8 +48,8 @@ _WEIGHTINGS = (
 )  # w1, wa, w2
 _MIN_IMPROVEMENT = 0.98  # factors must predict less than this times the noise without them
 #: Of groups that a Concat, Slice or BatchNormalization joins: the prediction knows neither the
-#: shared scale of the branches nor other consumers, so the gain must be clear (10 dB).
-_JOINED_IMPROVEMENT = 0.1
+#: shared scale of the branches nor other consumers, so the gain must be very clear (20 dB).
+_JOINED_IMPROVEMENT = 0.01
 _DEAD_CHANNEL_RATIO = 1e-6
 _MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minimum
 _DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})

@@ -108,6 +108,6 @@ def test_what_joins_uneven_branches_keeps_its_accuracy(name, platform):
 
 @pytest.mark.parametrize(("spread", "is_equalized"), [(0.5, False), (3.4, True)])
 def test_joined_branches_are_equalized_for_a_clear_gain_only(spread, is_equalized):
-    """10 dB of predicted noise; ranges that differ by small factors are left as they are."""
+    """20 dB of predicted noise; ranges that differ by small factors are left as they are."""
     partition = partition_graph(build("concat", spread), get_target("venus"), {})
     assert bool(equalize_channels(partition, [{"x": X}])) is is_equalized
