@@ -43,6 +43,8 @@ __all__ = [
     "SqnrDifference",
     "QparamsDifference",
     "diff",
+    "format_chip_ready",
+    "format_scale",
 ]
 
 DiffModel = str | os.PathLike[str] | ir.Model | Session | QuantizedModel
@@ -193,8 +195,7 @@ class ModelDiff:
         facts = [(row[0], f"{row[1]} -> {row[2]}") for row in _list_facts(self.a, self.b)]
         facts += [("worse", text) for text in self.find_regressions()]
         parts = [render_fact_table("", facts)]
-        has_baseline = any(layer.a_db is not None for layer in self.layers)
-        if has_baseline:
+        if self.has_baseline:
             lines = {
                 self.a.name: [_or_nan(layer.a_db) for layer in self.layers],
                 self.b.name: [_or_nan(layer.b_db) for layer in self.layers],
@@ -206,6 +207,11 @@ class ModelDiff:
         return render_fragment(f"{self.b.name} against {self.a.name}", *parts)
 
     @property
+    def has_baseline(self) -> bool:
+        """Whether both models were also compared with a float model."""
+        return any(layer.a_db is not None for layer in self.layers)
+
+    @property
     def is_equal(self) -> bool:
         """Whether settings, scales, nodes and facts are equal, and with data all values too."""
         has_differences = self.settings or self.tensors or self.nodes
@@ -213,7 +219,7 @@ class ModelDiff:
         return not (has_differences or values_differ)
 
     def find_regressions(self, max_loss_db: float = DEFAULT_MAX_LOSS_DB) -> list[str]:
-        """Return what is worse in B than in A, one line each: for a check of a change.
+        """List the measures in which B is worse than A, one line each: for a check of a change.
 
         That is: no longer chip-ready, an output whose SQNR against the baseline falls by more than
         `max_loss_db`, and cycles that rise by more than 5%.
@@ -553,7 +559,7 @@ def _list_facts(a: ModelFacts, b: ModelFacts) -> list[tuple[str, str, str]]:
             _format_count(a.cycles, "{:.0f}".format),
             _format_count(b.cycles, "{:.0f}".format),
         ),
-        ("chip-ready", _format_ready(a.chip_ready), _format_ready(b.chip_ready)),
+        ("chip-ready", format_chip_ready(a.chip_ready), format_chip_ready(b.chip_ready)),
     ]
     return [row for row in rows if row[1:] != ("-", "-")]
 
@@ -564,7 +570,7 @@ def _format_count(value: float | None, format_value: object) -> str:
     return "-" if value is None else str(format_value(value))
 
 
-def _format_ready(chip_ready: bool | None) -> str:
+def format_chip_ready(chip_ready: bool | None) -> str:
     """Format a verdict as yes or no, "-" for None."""
     if chip_ready is None:
         return "-"
@@ -600,8 +606,8 @@ def _format_tensors(tensors: Sequence[QparamsDifference], max_rows: int | None) 
         rows.append(
             (
                 tensor.name,
-                _format_scale(tensor.scale_a),
-                _format_scale(tensor.scale_b),
+                format_scale(tensor.scale_a),
+                format_scale(tensor.scale_b),
                 "-" if octaves is None else f"{octaves:+.3g}",
                 "-" if tensor.bits_a is None else str(tensor.bits_a),
                 "-" if tensor.bits_b is None else str(tensor.bits_b),
@@ -611,14 +617,14 @@ def _format_tensors(tensors: Sequence[QparamsDifference], max_rows: int | None) 
     return _format_rows(head, rows, max_rows)
 
 
-def _format_scale(scale: tuple[float, ...] | None) -> str:
+def format_scale(scale: tuple[float, ...] | None) -> str:
     """Format a scale, or the lowest and the highest of several; "-" for None."""
     return "-" if scale is None else " to ".join(f"{value:.6g}" for value in scale)
 
 
 def _format_sqnr(result: ModelDiff, max_rows: int | None) -> list[str]:
     """Format the SQNR of the outputs, and of the tensors in the order of the graph."""
-    has_baseline = any(layer.a_db is not None for layer in result.layers)
+    has_baseline = result.has_baseline
     head = ["tensor", "B to A"]
     if has_baseline:
         head += ["A to float", "B to float", "gain"]

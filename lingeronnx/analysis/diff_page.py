@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from importlib.resources import files
 
 from ..common.escaping import escape_html
 from ..common.pages import PageSection, components, render_page
 from ..common.text import format_bytes, format_decibels
-from .diff import ModelDiff, ModelFacts, QparamsDifference, SqnrDifference
+from .diff import (
+    ModelDiff,
+    ModelFacts,
+    QparamsDifference,
+    SqnrDifference,
+    format_chip_ready,
+    format_scale,
+)
 
 __all__ = ["render_diff_page"]
 
@@ -33,7 +41,7 @@ def _render_facts(difference: ModelDiff) -> PageSection:
     """Render tiles with the facts that differ most often, and what became worse."""
     a, b = difference.a, difference.b
     tiles = [
-        _make_tile("runs on the chip", a, b, _format_chip_ready),
+        _make_tile("runs on the chip", a, b, lambda facts: format_chip_ready(facts.chip_ready)),
         _make_tile("parameters", a, b, lambda facts: format_bytes(facts.parameter_bytes)),
         _make_tile("shared memory", a, b, _format_shared_memory),
         _make_tile("cycles of a call", a, b, _format_cycles),
@@ -65,7 +73,7 @@ def _render_facts(difference: ModelDiff) -> PageSection:
     cells = [[escape_html(cell) for cell in row] for row in rows]
     blocks.append(components.render_table("facts", ("fact", a.name, b.name), cells, (0, 1, 2)))
     blocks += [components.paragraph(f"note: {note}", "dim") for note in difference.notes]
-    data = {**difference.to_dict(), "has_baseline": _has_baseline(difference)}
+    data = {**difference.to_dict(), "has_baseline": difference.has_baseline}
     return PageSection(
         "diff",
         "Side by side",
@@ -86,11 +94,6 @@ def _make_tile(
     return label, f"{first} → {second}", "A → B", ""
 
 
-def _format_chip_ready(facts: ModelFacts) -> str:
-    """Format whether the model runs on its chip; "-" if that is unknown."""
-    return "-" if facts.chip_ready is None else "yes" if facts.chip_ready else "no"
-
-
 def _format_shared_memory(facts: ModelFacts) -> str:
     """Format the shared memory on the chip; "-" if it is unknown."""
     return "-" if facts.shared_bytes is None else format_bytes(facts.shared_bytes)
@@ -101,21 +104,16 @@ def _format_cycles(facts: ModelFacts) -> str:
     return "-" if facts.cycles is None else f"{facts.cycles:,.0f}"
 
 
-def _format_optional(value: object) -> str:
-    """Format a value of which None is unknown; numbers with thousands separators."""
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _has_baseline(difference: ModelDiff) -> bool:
-    """Whether both models were also compared with a float model."""
-    return any(layer.a_db is not None for layer in difference.layers)
+def _format_optional(value: int | None) -> str:
+    """Format a count with thousands separators; None is unknown."""
+    return "-" if value is None else f"{value:,}"
 
 
 def _render_values(difference: ModelDiff) -> PageSection | None:
     """Render the SQNR of all tensors as lines over the depth and as a table; None without data."""
     if not difference.layers:
         return None
-    has_baseline = _has_baseline(difference)
+    has_baseline = difference.has_baseline
     head = ["tensor", "B to A, dB"]
     if has_baseline:
         head += ["A to float, dB", "B to float, dB", "gain, dB"]
@@ -132,11 +130,12 @@ def _render_sqnr_cells(layer: SqnrDifference, has_baseline: bool) -> list[str]:
     """Return the HTML cells of one tensor's SQNR."""
     values = [layer.b_to_a_db]
     if has_baseline:
-        return [components.breakable_path(layer.name)] + [
-            "-" if value is None else f"{value:.2f}"
-            for value in (*values, layer.a_db, layer.b_db, layer.gain_db)
+        values += [
+            math.nan if value is None else value
+            for value in (layer.a_db, layer.b_db, layer.gain_db)
         ]
-    return [components.breakable_path(layer.name), *(f"{value:.2f}" for value in values)]
+    cells = ["-" if math.isnan(value) else f"{value:.2f}" for value in values]
+    return [components.breakable_path(layer.name), *cells]
 
 
 def _render_tensors(difference: ModelDiff) -> PageSection | None:
@@ -155,11 +154,6 @@ def _render_tensors(difference: ModelDiff) -> PageSection | None:
 
 def _render_qparams_cells(tensor: QparamsDifference) -> list[str]:
     """Return the HTML cells of a tensor whose scales or widths differ."""
-
-    def format_scale(scale: Sequence[float] | None) -> str:
-        """Format one scale, or the lowest and the highest; "-" for None."""
-        return "-" if scale is None else " to ".join(f"{value:.6g}" for value in scale)
-
     octaves = tensor.octaves
     return [
         components.breakable_path(tensor.name),
