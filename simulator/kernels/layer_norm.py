@@ -52,6 +52,26 @@ def _variance_exponent(total: Any) -> Any:
     return (bits - 1) // 2 - 4
 
 
+@register_inline
+def _measure_row(row: Any, epsilon: Any, roots: Any) -> Any:
+    """Return (sum, root, k) of a row of integers [T]: roots[spread / 4^k] with the row's spread.
+
+    The spread is T * sum x^2 - (sum x)^2 + epsilon; if it is not positive, k is 0 and the root that
+    of 256.
+    """
+    total, squares = np.int64(0), np.int64(0)
+    for i in range(len(row)):
+        value = np.int64(row[i])
+        total += value
+        squares += value * value
+    spread = len(row) * squares - total * total + epsilon
+    k, root = 0, roots[256]
+    if spread > 0:
+        k = _variance_exponent(spread)
+        root = roots[spread >> 2 * k if k >= 0 else spread << -2 * k]
+    return total, root, k
+
+
 @jit
 def _layer_norm(
     x: Array,
@@ -93,16 +113,7 @@ def _layer_norm(
     """
     count = x.shape[1]
     for row in range(x.shape[0]):
-        total, squares = np.int64(0), np.int64(0)
-        for i in range(count):
-            value = np.int64(x[row, i])
-            total += value
-            squares += value * value
-        spread = count * squares - total * total + epsilon
-        k, root = 0, roots[256]
-        if spread > 0:
-            k = _variance_exponent(spread)
-            root = roots[spread >> 2 * k if k >= 0 else spread << -2 * k]
+        total, root, k = _measure_row(x[row], epsilon, roots)
         for i in range(count):
             n = round_shift_right((count * np.int64(x[row, i]) - total) * root, k + 19 - fraction)
             if fraction == 10:
@@ -230,16 +241,7 @@ def _instance_norm(
     """
     count, channels = x.shape[1], gamma.shape[0]
     for row in range(x.shape[0]):
-        total, squares = np.int64(0), np.int64(0)
-        for i in range(count):
-            value = np.int64(x[row, i])
-            total += value
-            squares += value * value
-        spread = count * squares - total * total + epsilon
-        k, root = 0, roots[256]
-        if spread > 0:
-            k = _variance_exponent(spread)
-            root = roots[spread >> 2 * k if k >= 0 else spread << -2 * k]
+        total, root, k = _measure_row(x[row], epsilon, roots)
         factor, offset = gamma[row % channels], beta[row % channels]
         for i in range(count):
             n = round_shift_right((count * np.int64(x[row, i]) - total) * root, k + 4)
