@@ -39,7 +39,7 @@ class _PartComparison:
         self._proto = ir.to_proto(part.graph)
 
     @cached_property
-    def _expected(self) -> Mapping[str, Kernel]:
+    def _kernels(self) -> Mapping[str, Kernel]:
         """The kernels on the version that the part is for, by the name of their first output."""
         return _bind_kernels(self._graph, self._base)
 
@@ -67,9 +67,9 @@ class _PartComparison:
         findings = []
         for node in changed:
             name = str(node.outputs[0].name)
-            if name not in self._expected or name not in kernels:
+            if name not in self._kernels or name not in kernels:
                 continue
-            if not have_equal_parameters(self._expected[name], kernels[name]):
+            if not have_equal_parameters(self._kernels[name], kernels[name]):
                 value = f"that of {version.executor}"
                 findings.append(self._make_finding(node, version, value))
         return findings

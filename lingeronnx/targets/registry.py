@@ -160,7 +160,7 @@ def _load_targets(entry_point: EntryPoint, owner: str) -> tuple[Target, ...]:
 
 
 def _format_entry_point(entry_point: EntryPoint) -> str:
-    """Return how messages name an entry point: with its package and the package's version."""
+    """Format an entry point for messages, with its package and the package's version."""
     package = entry_point.dist
     name = f"entry point '{entry_point.name}' of {ENTRY_POINT_GROUP}"
     return f"{name} in {package.name} {package.version}" if package is not None else name

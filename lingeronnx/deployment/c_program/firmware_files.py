@@ -60,7 +60,7 @@ def _describe_source(support: BoardSupport) -> str:
 
 
 def _format_shared_limit(program: BoardProgram) -> str:
-    """Return how much shared memory the chip has, ", of N", or "" if no part has a memory plan."""
+    """Format the size of the shared memory, ", of N", or "" if no part has a memory plan."""
     for part in program.unique_chip_parts:
         if part.choice.verdict.cost is not None:
             return f", of {part.choice.verdict.cost.shared_limit:,}"

@@ -442,7 +442,7 @@ class _DirectProgram:
 
 
 def _make_direct_key(inputs: Mapping[str, np.ndarray], names: Collection[str] | None) -> object:
-    """Return what identifies a direct program: types and shapes of the inputs, and the outputs."""
+    """Return the key of a direct program: types and shapes of the inputs, and the outputs."""
     signature = tuple((array.dtype, array.shape) for array in inputs.values())
     return signature, None if names is None else tuple(names)
 

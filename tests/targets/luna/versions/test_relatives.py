@@ -129,7 +129,10 @@ def test_long_sequences_of_a_gru_do_not_pack_on_venus_in_3_0_10(version, answer)
     model.graph.output[0].type.tensor_type.shape.Clear()
     target = get_target(f"venus@{version}")
     verdict = evaluate_graph(model, target, ["-p", "venus", "-d", "False"])
-    given = ("right" if verdict.is_correct else "wrong") if verdict.is_packable else "refused"
+    if verdict.is_packable:
+        given = "right" if verdict.is_correct else "wrong"
+    else:
+        given = "refused"
     assert given == answer, [str(finding) for finding in verdict.findings]
 
 
