@@ -25,7 +25,7 @@ from functools import cache
 
 import numpy as np
 
-from simulator._threads import get_configured_threads
+from simulator._threads import choose_threads
 from simulator.kernel import Array, Kernel, NumpyKernel, SimulatorError, Step, TensorSpec, require
 from simulator.layout import (
     CHANNEL_LAST,
@@ -79,8 +79,8 @@ def compile_program(
     block
         Maximum number of samples computed together; by default as many as fit the cache.
     threads
-        Number of computing threads, including the caller's; by default `LINGERONNX_THREADS`, else
-        the number of processors.
+        Number of computing threads, including the caller's; by default that of the environment,
+        else the number of processors that the process may use (`_threads`).
 
     Raises
     ------
@@ -102,7 +102,7 @@ def compile_program(
     for step in _fuse(steps, output_names):
         layout.add(step)
     if threads is None:
-        threads = get_configured_threads() or os.cpu_count() or 1
+        threads = choose_threads()
     if not block:
         block = min(_CACHE_BYTES // layout.max_step_bytes(), _MAX_BLOCK_SAMPLES)
     ordered_names = [*inputs, *(name for step in steps for name in step.outputs)]

@@ -167,13 +167,15 @@ def _map_in_processes(
 ) -> Iterator[_Result]:
     """Yield the results of all items in order, computed by `workers` spawned processes.
 
-    Each uses an equal part of the processor's threads. Raises ConfigError if a process dies; errors
-    of the job are passed on. The processes end with the iterator.
+    Each uses an equal part of the processors that this process may use. Raises ConfigError if a
+    process dies; errors of the job are passed on. The processes end with the iterator.
     """
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    from simulator._threads import count_usable_processors
+
+    threads = max(1, count_usable_processors() // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _init_worker, (job, threads))
     futures = _submit_in_order(items, lambda item: pool.submit(_run_in_worker, item), workers)

@@ -79,7 +79,10 @@ class Environment:
     rows
         Names of the instruction sets that this processor supports.
     threads
-        Number of available threads.
+        Number of processors that this process may use: CPU affinity and quota of the control group.
+    cores
+        Number of cores that they belong to; fewer if some are hyperthreads of one core. None if it
+        is unknown.
     memory
         Free memory in bytes, or None if it is unknown.
     packages
@@ -104,6 +107,7 @@ class Environment:
     instructions: str
     rows: tuple[str, ...]
     threads: int
+    cores: int | None
     memory: int | None
     packages: tuple[Requirement, ...]
     compiler: str | None
@@ -132,6 +136,7 @@ def inspect_environment() -> Environment:
     Creates the folder of the cache if there is none.
     """
     from simulator._disk_cache import cache_folder
+    from simulator._threads import count_usable_cores, count_usable_processors
     from simulator.instruction_sets import (
         INSTRUCTION_SETS,
         get_host_features,
@@ -172,7 +177,8 @@ def inspect_environment() -> Environment:
         processor=_processor_name(),
         instructions=instructions,
         rows=tuple(row.name for row in INSTRUCTION_SETS if is_supported_by_host(row)),
-        threads=_available_threads(),
+        threads=count_usable_processors(),
+        cores=count_usable_cores(),
         memory=_free_memory_bytes(),
         packages=packages,
         compiler=shutil.which(os.environ.get("CC") or "cc"),
@@ -224,13 +230,6 @@ def _processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _available_threads() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _free_memory_bytes() -> int | None:

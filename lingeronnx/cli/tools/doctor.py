@@ -87,7 +87,7 @@ def _environment_rows(environment: Environment) -> list[tuple[str, str]]:
         ("lingeronnx", f"{environment.version} in {environment.folder}"),
         ("Python", environment.python),
         ("system", environment.system),
-        ("processor", f"{environment.processor}, {environment.threads} threads{memory}"),
+        ("processor", f"{environment.processor}, {_format_threads(environment)}{memory}"),
         ("instructions", f"{environment.instructions} (this processor can run {rows})"),
         ("cache", cache),
         *(
@@ -97,3 +97,11 @@ def _environment_rows(environment: Environment) -> list[tuple[str, str]]:
         ("C compiler", environment.compiler or "none (needed for deploy --try only)"),
         *(("settings", f"{name}={value}") for name, value in environment.settings.items()),
     ]
+
+
+def _format_threads(environment: Environment) -> str:
+    """Format the number of threads, and that of the cores where threads share them."""
+    threads, cores = environment.threads, environment.cores
+    if cores is None or cores >= threads:
+        return f"{threads} threads"
+    return f"{threads} threads, hyperthreads of {cores} core{'s' if cores > 1 else ''}"

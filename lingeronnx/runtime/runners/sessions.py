@@ -71,7 +71,8 @@ def open_ort_session(
     label
         Description of the model, for messages.
     threads
-        Number of threads; 0 for `LINGERONNX_THREADS`, or else the number of processors.
+        Number of threads; 0 for that of the environment, or else the cores that the process may
+        use.
     external_constants
         Constants that `proto` lacks (`ir.detach_large_constants`). They must be kept alive as long
         as the session.
@@ -123,9 +124,9 @@ def open_ort_session(
 def _make_session_options(threads: int, disable_optimizations: bool) -> onnxruntime.SessionOptions:
     """Make options of an onnxruntime session.
 
-    `threads` 0 takes LINGERONNX_THREADS, or else the number of processors. Threads do not spin,
-    memory is not kept between runs, and nothing is logged. Optimizations are the basic ones; with
-    `disable_optimizations` there are none, and weights are not repacked.
+    `threads` 0 takes the number in the environment, or else the cores that the process may use.
+    Threads do not spin, memory is not kept between runs, and nothing is logged. Optimizations are
+    the basic ones; with `disable_optimizations` there are none, and weights are not repacked.
     """
     import onnxruntime as ort
 
@@ -209,17 +210,20 @@ def to_array(result: Any) -> Any:  # noqa: ANN401 - an OrtValue, which has no ty
 
 
 def _requested_threads() -> int:
-    """Return the value of `LINGERONNX_THREADS`, or 0 if it is not set.
+    """Return the number of threads in the environment, or a restriction of the process; else 0.
+
+    0 is onnxruntime's own choice, a thread for each core of the system. It knows neither the CPU
+    affinity of the process nor a quota of its control group.
 
     Raises
     ------
     ConfigError
-        If it is not a valid number of threads.
+        If `LINGERONNX_THREADS` is not a valid number of threads.
     """
-    from simulator._threads import get_configured_threads
+    from simulator._threads import choose_threads, get_configured_threads, is_restricted
 
     try:
-        return get_configured_threads()
+        return choose_threads() if is_restricted() else get_configured_threads()
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -47,3 +47,17 @@ def test_a_row_that_cannot_run_is_told_without_a_test(
     assert result.exit_code == 1
     assert "unknown instruction set 'mmx'" in result.stdout
     assert "self test" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    "cores, expected",
+    ((2, "2 threads"), (1, "2 threads, hyperthreads of 1 core"), (None, "2 threads")),
+)
+def test_hyperthreads_are_told(
+    here: CommandFolder, monkeypatch: pytest.MonkeyPatch, cores: int | None, expected: str
+) -> None:
+    monkeypatch.setattr(self_test, "run_self_test", lambda _: SOUND)
+    monkeypatch.setattr("simulator._threads.count_usable_processors", lambda: 2)
+    monkeypatch.setattr("simulator._threads.count_usable_cores", lambda: cores)
+    (line,) = (line for line in here("doctor").stdout.splitlines() if "threads" in line)
+    assert f", {expected}, " in line
