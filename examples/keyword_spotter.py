@@ -93,7 +93,7 @@ for _ in range(steps):
 path = OUT / "spotter.onnx"
 lo.export(model.eval(), (x[:2],), path)
 calibration, held_out = {"features": train[:200]}, [({"features": test}, test_labels)]
-quantized = lo.quantize(path, calibration, platform="venus")
+quantized = lo.quantize(path, calibration, platform="venus", progress=lo.ProgressBar())
 accuracy = lo.evaluate(quantized.session(), held_out, metric="top1", baseline=path)
 print(
     f"float {accuracy.baseline:.1f} %, integer {accuracy.value:.1f} %, chip-ready "

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .common.errors import LingerOnnxError as LingerOnnxError
     from .common.errors import ModelError as ModelError
     from .common.errors import RepairError as RepairError
+    from .common.progress import ProgressBar as ProgressBar
     from .compat import AnalysisQuant as AnalysisQuant
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
@@ -107,6 +108,7 @@ _HOME = {
     "Pictures": "runtime.data.pictures",
     "Plan": "ir.plan",
     "Affine": "ir.plan",
+    "ProgressBar": "common.progress",
     "QuantConfig": "quantization.config",
     "QuantizedModel": "quantization",
     "RepairError": "common.errors",

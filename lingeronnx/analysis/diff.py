@@ -19,7 +19,12 @@ import numpy as np
 from ..common.errors import LingerOnnxError
 from ..common.escaping import escape_invisible
 from ..common.json_values import to_json_value
-from ..common.notebook import render_depth_chart, render_fact_table, render_fragment
+from ..common.notebook import (
+    format_summary,
+    render_depth_chart,
+    render_fact_table,
+    render_fragment,
+)
 from ..common.text import format_bytes, format_decibels, format_table
 from ..ir import ir
 from ..ir.plan import Affine
@@ -190,11 +195,18 @@ class ModelDiff:
     samples: int = 0
     notes: Sequence[str] = field(default=())
 
+    def __repr__(self) -> str:
+        """Return the facts that differ and what is worse as text of one screen."""
+        return format_summary(f"{self.b.name} against {self.a.name}", self._list_facts())
+
+    def _list_facts(self) -> list[tuple[str, str]]:
+        """List (label, text) of the facts that differ and of what is worse."""
+        facts = [(row[0], f"{row[1]} -> {row[2]}") for row in _list_facts(self.a, self.b)]
+        return facts + [("worse", text) for text in self.find_regressions()]
+
     def _repr_html_(self) -> str:
         """Render the facts that differ and the SQNR over the layers for a notebook."""
-        facts = [(row[0], f"{row[1]} -> {row[2]}") for row in _list_facts(self.a, self.b)]
-        facts += [("worse", text) for text in self.find_regressions()]
-        parts = [render_fact_table("", facts)]
+        parts = [render_fact_table("", self._list_facts())]
         if self.has_baseline:
             lines = {
                 self.a.name: [_or_nan(layer.a_db) for layer in self.layers],

@@ -10,7 +10,6 @@ rich is imported inside the functions, so that ``--help`` is fast.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import time
@@ -20,11 +19,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ..common.escaping import escape_invisible, escape_lines
+from ..common.progress import format_progress
 
 if TYPE_CHECKING:
     from .rich_console import EscapingConsole
 
-__all__ = ["console_for", "echo", "echo_text", "format_progress", "progress_bar"]
+__all__ = ["console_for", "echo", "echo_text", "progress_bar"]
 
 #: Update function of a progress bar: activity, completed items, total or None if it is unknown.
 Update = Callable[[str, int, int | None], None]
@@ -159,20 +159,3 @@ def _plain_progress_line() -> Iterator[_Draw]:
 
 
 _REDRAW_SECONDS = 0.1
-_MIN_RATE_SECONDS = 1.0  # seconds before a rate is shown
-
-
-def format_progress(completed: int, total: int | None, seconds: float) -> str:
-    """Format the progress of a task after `seconds`: completed items, rate, remaining time.
-
-    It is "" before the first item, and has no rate in the first second. Without a total, items are
-    called samples and the remaining time is omitted.
-    """
-    if not completed:
-        return ""
-    text = f"{completed} samples" if total is None else f"{completed} of {total}"
-    if seconds < _MIN_RATE_SECONDS:
-        return text
-    rate = completed / seconds
-    text += f", {rate:.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
-    return text if total is None else f"{text}, {math.ceil((total - completed) / rate)} s left"

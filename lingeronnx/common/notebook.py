@@ -1,7 +1,7 @@
-"""HTML fragments that results show of themselves in a notebook: tables and SVG, without scripts.
+"""What results show of themselves: text of one screen at a prompt, HTML fragments in a notebook.
 
-All texts are escaped. Colors are those of `currentColor` and of fixed lines that can be seen on
-light and dark pages.
+Fragments are tables and SVG, without scripts. All texts are escaped. Colors are those of
+`currentColor` and of fixed lines that can be seen on light and dark pages.
 """
 
 from __future__ import annotations
@@ -9,13 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .escaping import escape_html
+from .escaping import escape_html, escape_invisible
 
-__all__ = ["render_depth_chart", "render_fact_table", "render_fragment"]
+__all__ = [
+    "format_summary",
+    "render_bar_chart",
+    "render_depth_chart",
+    "render_fact_table",
+    "render_fragment",
+]
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 160, 40
 _LINE_COLORS = ("#3b7dd8", "#e0702c")
 _MAX_DB = 80.0  # exact tensors are drawn here
+_MAX_SUMMARY_LINES, _MAX_SUMMARY_COLUMNS = 24, 120  # of a screen
+
+
+def format_summary(title: str, facts: Sequence[tuple[str, str]]) -> str:
+    """Format (label, text) pairs as one screen of text below a title: long lines are cut."""
+    width = max((len(label) for label, _ in facts), default=0)
+    lines = [title]
+    for label, text in facts[:_MAX_SUMMARY_LINES]:
+        line = escape_invisible(f"  {label.ljust(width)}  {text}")
+        if len(line) > _MAX_SUMMARY_COLUMNS:
+            line = f"{line[:_MAX_SUMMARY_COLUMNS]}..."
+        lines.append(line)
+    if len(facts) > _MAX_SUMMARY_LINES:
+        lines.append(f"  ... and {len(facts) - _MAX_SUMMARY_LINES} more lines")
+    return "\n".join(lines)
 
 
 def render_fragment(title: str, *parts: str) -> str:
@@ -60,6 +81,28 @@ def render_depth_chart(title: str, lines: Mapping[str, Sequence[float]]) -> str:
     return (
         f'<div><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
         f'aria-label="{escape_html(title)}" style="max-width:100%">{"".join(parts)}</svg></div>'
+    )
+
+
+def render_bar_chart(title: str, counts: Mapping[str, int]) -> str:
+    """Render a count per label as vertical bars of an SVG, in the order of `counts`."""
+    high = max(counts.values(), default=1)
+    step = (_WIDTH - 16) / max(len(counts), 1)
+    parts = []
+    for index, (label, count) in enumerate(counts.items()):
+        height = (_HEIGHT - 48) * count / high
+        x, y = 8 + step * index, _HEIGHT - 28 - height
+        middle = f'x="{x + step / 2:.1f}" text-anchor="middle" font-size="11" fill="currentColor"'
+        parts.append(
+            f'<rect x="{x + step * 0.1:.1f}" y="{y:.1f}" width="{step * 0.8:.1f}" '
+            f'height="{height:.1f}" fill="{_LINE_COLORS[0]}"/>'
+            f'<text {middle} y="{y - 4:.1f}">{count or ""}</text>'
+            f'<text {middle} y="{_HEIGHT - 12}">{escape_html(label)}</text>'
+        )
+    return (
+        f'<div><div>{escape_html(title)}</div><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" role="img" aria-label="{escape_html(title)}" '
+        f'style="max-width:100%">{"".join(parts)}</svg></div>'
     )
 
 

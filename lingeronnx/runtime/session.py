@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from ..common.deprecation import accept_old_parameters
 from ..common.errors import ConfigError, DataError, suggest_nearest
-from ..common.escaping import escape_invisible
+from ..common.notebook import format_summary, render_fact_table, render_fragment
 from ..ir import ir
 from ..ir.dynamic_tail import DynamicTail, split_dynamic_tail
 from ..ir.name_mapping import restore_user_names
@@ -39,7 +40,7 @@ from .streaming import Stream
 __all__ = ["NodeArg", "Session", "open_lowered_session"]
 
 
-_MAX_REPR_ARGUMENTS = 8
+_MAX_LISTED_ARGUMENTS = 8
 
 
 @dataclass(frozen=True)
@@ -140,16 +141,35 @@ class Session:
 
     def __repr__(self) -> str:
         """Return the kind of the model, and name, shape and type of its inputs and outputs."""
+        return format_summary(self._title, self._list_arguments())
+
+    def _repr_html_(self) -> str:
+        """Render inputs, outputs and the number of nodes by operator for a notebook."""
+        counts = Counter(ir.display_op_type(node) for node in self.model.graph)
+        operators = [(op_type, str(count)) for op_type, count in counts.most_common()]
+        return render_fragment(
+            self._title,
+            render_fact_table("", self._list_arguments()),
+            render_fact_table("Nodes by operator", operators),
+        )
+
+    @property
+    def _title(self) -> str:
+        """The kind of the model."""
         target = self.target
         kind = "a float model" if target is None else f"an integer graph for {target.name}"
-        lines = [f"Session of {kind}"]
+        return f"Session of {kind}"
+
+    def _list_arguments(self) -> list[tuple[str, str]]:
+        """List (label, text) of the first inputs and outputs: name, type and shape."""
+        facts = []
         for label, arguments in (("input", self.get_inputs()), ("output", self.get_outputs())):
-            for arg in arguments[:_MAX_REPR_ARGUMENTS]:
+            for arg in arguments[:_MAX_LISTED_ARGUMENTS]:
                 sizes = ", ".join("any" if size is None else str(size) for size in arg.shape)
-                lines.append(escape_invisible(f"  {label} {arg.name}: {arg.type} [{sizes}]"))
-            if len(arguments) > _MAX_REPR_ARGUMENTS:
-                lines.append(f"  ... and {len(arguments) - _MAX_REPR_ARGUMENTS} more {label}s")
-        return "\n".join(lines)
+                facts.append((f"{label} {arg.name}", f"{arg.type} [{sizes}]"))
+            if len(arguments) > _MAX_LISTED_ARGUMENTS:
+                facts.append((f"{label}s", f"{len(arguments) - _MAX_LISTED_ARGUMENTS} more"))
+        return facts
 
     @property
     def target(self) -> Target | None:

@@ -14,7 +14,8 @@ import click
 import pytest
 
 from lingeronnx import __version__, cli
-from lingeronnx.cli.terminal import format_progress, progress_bar
+from lingeronnx.cli.terminal import progress_bar
+from lingeronnx.common.progress import format_progress
 from lingeronnx.interchange.convert import DIALECT_BY_DOMAIN, STANDARD_FORMS
 from lingeronnx.runtime.data import pictures
 from lingeronnx.targets import PLATFORMS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import overload
 
 from ...common.deprecation import keep_old_members
-from ...common.notebook import render_fact_table, render_fragment
+from ...common.notebook import format_summary, render_fact_table, render_fragment
 from ...common.text import (
     SCREEN_LINES,
     count_screen_lines,
@@ -164,8 +164,17 @@ class Check(Sequence[Violation]):
             findings += verdict.findings
         return (*findings, *self.time.findings)
 
+    def __repr__(self) -> str:
+        """Return the verdict, the violations and the memory as text of one screen."""
+        return format_summary(f"Check of the {self.kind} model on {self.platform}", self._facts())
+
     def _repr_html_(self) -> str:
         """Render the verdict, the violations and the memory for a notebook."""
+        title = f"{self.kind} model on {self.platform}"
+        return render_fragment(title, render_fact_table("", self._facts()))
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """List (label, text) of the verdict, the violations and the memory."""
         facts = [("runs on the chip", "yes" if self.sound else "no")]
         facts += [(violation.rule, str(violation)) for violation in self.violations]
         if self.cost is not None:
@@ -174,10 +183,7 @@ class Check(Sequence[Violation]):
                 ("shared memory", f"{cost.shared:,} of {cost.shared_limit:,} bytes"),
                 ("psram", f"{cost.psram:,} of {cost.psram_limit:,} bytes"),
             ]
-        facts += [("note", note) for note in self.notes]
-        return render_fragment(
-            f"{self.kind} model on {self.platform}", render_fact_table("", facts)
-        )
+        return facts + [("note", note) for note in self.notes]
 
     @property
     def cost(self) -> GraphCost | None:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 
 from ...common.deprecation import keep_old_members
 from ...common.escaping import escape_invisible, join_lines
-from ...common.notebook import render_depth_chart, render_fact_table, render_fragment
+from ...common.notebook import (
+    format_summary,
+    render_depth_chart,
+    render_fact_table,
+    render_fragment,
+)
 from ...common.text import wrap_text
 from ..stats.pair_measures import TABLE_METRICS
 from .advice import format_options
@@ -91,14 +96,12 @@ class Comparison:
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
 
+    def __repr__(self) -> str:
+        """Return the outputs, findings and worst layers as text of one screen."""
+        return format_summary(self._title, [*self._list_facts(), *self._list_worst()])
+
     def _repr_html_(self) -> str:
         """Render the outputs, the error over the depth and the worst layers for a notebook."""
-        facts = [("samples", str(self.join.samples))]
-        if self.accuracy is not None:
-            facts.append(("top-1", " -> ".join(f"{value:.2f} %" for value in self.accuracy)))
-        facts += [(f"output {name}", f"{sqnr:.1f} dB") for name, sqnr in self.outputs.items()]
-        facts += [("warning", warning) for warning in self.warnings]
-        facts += [(finding.kind, f"{finding.place}: {finding.remedy}") for finding in self.findings]
         chart = render_depth_chart(
             "SQNR over the layers",
             {
@@ -106,10 +109,28 @@ class Comparison:
                 "of the layer alone": [row.effective.sqnr for row in self.rows],
             },
         )
-        worst = [(row.name, f"own SQNR {row.effective.sqnr:.1f} dB") for row in self.worst]
-        title = f"{self.names[1]} against {self.names[0]}"
-        table = render_fact_table("Layers with most error", worst)
-        return render_fragment(title, render_fact_table("", facts), chart, table)
+        table = render_fact_table("Layers with most error", self._list_worst())
+        return render_fragment(self._title, render_fact_table("", self._list_facts()), chart, table)
+
+    @property
+    def _title(self) -> str:
+        """The names of both models."""
+        return f"{self.names[1]} against {self.names[0]}"
+
+    def _list_worst(self) -> list[tuple[str, str]]:
+        """List the layers with most error and the SQNR of each alone."""
+        return [(row.name, f"own SQNR {row.effective.sqnr:.1f} dB") for row in self.worst]
+
+    def _list_facts(self) -> list[tuple[str, str]]:
+        """List (label, text) of samples, accuracy, outputs, warnings and findings."""
+        facts = [("samples", str(self.join.samples))]
+        if self.accuracy is not None:
+            facts.append(("top-1", " -> ".join(f"{value:.2f} %" for value in self.accuracy)))
+        facts += [(f"output {name}", f"{sqnr:.1f} dB") for name, sqnr in self.outputs.items()]
+        facts += [("warning", warning) for warning in self.warnings]
+        return facts + [
+            (finding.kind, f"{finding.place}: {finding.remedy}") for finding in self.findings
+        ]
 
     @property
     def rows(self) -> list[ComparedTensor]:

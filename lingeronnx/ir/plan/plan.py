@@ -8,6 +8,8 @@ operator and no graph.
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +17,12 @@ from typing import Any
 import numpy as np
 
 from ...common.errors import ConfigError, format_exception
+from ...common.notebook import (
+    format_summary,
+    render_bar_chart,
+    render_fact_table,
+    render_fragment,
+)
 from .affine import Affine, PerAxis, PerGroup
 
 __all__ = ["Plan", "Transform"]
@@ -56,6 +64,33 @@ class Plan:
     scaled: Mapping[str, str] = field(default_factory=dict)
     synthetic: bool = False
     settings: Mapping[str, object] | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        """Return target, widths and float nodes as text of one screen."""
+        return format_summary("Plan", self._list_facts())
+
+    def _repr_html_(self) -> str:
+        """Render target, widths, ranges and float nodes for a notebook."""
+        octaves = Counter(_range_octave(qparams) for qparams in self.tensors.values())
+        order = range(min(octaves, default=0), max(octaves, default=-1) + 1)
+        counts = {f"2^{octave}": octaves[octave] for octave in order}
+        chart = render_bar_chart("Tensors by largest absolute value, rounded up to 2^n", counts)
+        return render_fragment("Plan", render_fact_table("", self._list_facts()), chart)
+
+    def _list_facts(self) -> list[tuple[str, str]]:
+        """List (label, text) of target, number of tensors by width, and float nodes."""
+        executor = f", executor {self.executor}" if self.executor else ""
+        facts = [("platform", f"{self.platform}, {self.mode}{executor}")]
+        widths = Counter(qparams.bits for qparams in self.tensors.values())
+        facts += [(f"{bits} bits", f"{widths[bits]} tensors") for bits in sorted(widths)]
+        several = sum(not qparams.single for qparams in self.tensors.values())
+        if several:
+            facts.append(("several scales", f"{several} tensors"))
+        if self.transforms:
+            facts.append(("rescaled", f"{len(self.transforms)} tensors, by equalization"))
+        if self.synthetic:
+            facts.append(("warning", "scales come from random inputs"))
+        return facts + [("in float", f"{node}: {why}") for node, why in self.floats.items()]
 
     def with_tensors(self, tensors: Mapping[str, Affine]) -> Plan:
         """Return a copy of the plan with other parameters `tensors` (name -> parameters)."""
@@ -149,6 +184,11 @@ class Plan:
                 f"{where} is not a lingeronnx plan ({format_exception(error)}); --save-plan writes "
                 "one"
             ) from error
+
+
+def _range_octave(qparams: Affine) -> int:
+    """Return the smallest n so that no value of a tensor is larger than 2^n in magnitude."""
+    return math.ceil(math.log2(max(map(abs, qparams.ends))))
 
 
 def _check_version1(body: Mapping[str, Any], where: str) -> None:

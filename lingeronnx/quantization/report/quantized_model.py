@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike
 
 from ...common.deprecation import accept_old_parameters, keep_old_members
 from ...common.errors import ConstraintError
-from ...common.escaping import escape_invisible
 from ...common.files import chip_file_path, find_stale_part_files, part_file_path, write_text
-from ...common.notebook import render_fact_table, render_fragment
+from ...common.notebook import format_summary, render_fact_table, render_fragment
 from ...interchange.convert import convert
 from ...ir import ir
 from ...ir.plan import Plan
@@ -35,8 +34,7 @@ from .report import Report, format_packer_command
 
 __all__ = ["QuantizedModel", "WrittenFiles", "render_notebook_html"]
 
-_MAX_REPR_LINES, _MAX_REPR_COLUMNS = 24, 120  # of a screen
-_MAX_NOTEBOOK_ROWS = 5  # float nodes and layers that are listed
+_MAX_NOTEBOOK_ROWS = 5  # layers that are listed
 
 
 @keep_old_members("0.3", parts="chip_parts")
@@ -133,17 +131,7 @@ class QuantizedModel:
 
     def __repr__(self) -> str:
         """Return the report's main facts as text of one screen."""
-        facts = _collect_facts(self.report)
-        width = max(len(label) for label, _ in facts)
-        lines = ["QuantizedModel"]
-        for label, text in facts[:_MAX_REPR_LINES]:
-            line = escape_invisible(f"  {label.ljust(width)}  {text}")
-            if len(line) > _MAX_REPR_COLUMNS:
-                line = f"{line[:_MAX_REPR_COLUMNS]}..."
-            lines.append(line)
-        if len(facts) > _MAX_REPR_LINES:
-            lines.append(f"  ... and {len(facts) - _MAX_REPR_LINES} more lines in .report")
-        return "\n".join(lines)
+        return format_summary("QuantizedModel", self.report.list_facts())
 
     def _repr_html_(self) -> str:
         """Render the report's main facts and the worst layers for a notebook."""
@@ -303,33 +291,9 @@ def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     layers
         SQNR in dB by tensor.
     """
-    facts = _collect_facts(report)
     worst_layers = sorted(layers.items(), key=lambda item: item[1])[:_MAX_NOTEBOOK_ROWS]
-    tables = [render_fact_table("", facts)]
+    tables = [render_fact_table("", report.list_facts())]
     if worst_layers:
         rows = [(name, f"{sqnr_db:.1f} dB") for name, sqnr_db in worst_layers]
         tables.append(render_fact_table("Layers with the lowest SQNR", rows))
     return render_fragment("Quantized model", *tables)
-
-
-def _collect_facts(report: Report) -> list[tuple[str, str]]:
-    """Return (label, text) of a report's main facts: platform, MACs, outputs, floats, warnings."""
-    chip = ""
-    if report.is_chip:
-        chip = ", chip-ready" if report.chip_ready else ", not chip-ready"
-    facts = [
-        ("platform", f"{report.platform}, {report.mode}{chip}"),
-        ("integer MACs", report.macs_text),
-    ]
-    for name, measures in report.outputs.items():
-        text = f"{measures['sqnr']:.1f} dB, cosine {measures['cosine']:.5f} {report.measured_on}"
-        if name in report.doubts:
-            text += f" ({report.doubts[name]})"
-        facts.append((f"output {name}", text))
-    if report.accuracy is not None:
-        accuracy = report.accuracy
-        values = f"{accuracy['float']:.2f} -> {accuracy['integer']:.2f} {accuracy['unit']}"
-        facts.append((str(accuracy["metric"]), values))
-    for node in report.float_nodes[:_MAX_NOTEBOOK_ROWS]:
-        facts.append(("in float", f"{node.op_type} {node.node}: {node.why}"))
-    return facts + [("warning", warning) for warning in report.warnings]

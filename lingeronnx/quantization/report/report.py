@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ...common.notebook import format_summary, render_fact_table, render_fragment
 from ...common.text import (
     difference_unit,
     format_decibels,
@@ -57,6 +58,8 @@ LEVEL_TEXTS = MappingProxyType(
     }
 )
 
+
+_MAX_FACT_NODES = 5  # float nodes among the main facts
 
 #: Descriptions of findings of rules that were read and not measured.
 _READ_LEVEL_TEXTS = MappingProxyType(
@@ -310,6 +313,35 @@ class Report:
         drop = format_value(accuracy["drop"], difference_unit(unit))
         levels = f"float {format_value(accuracy['float'], unit)}, integer {integer}"
         return f"{levels}, drop {drop} {source}"
+
+    def list_facts(self) -> list[tuple[str, str]]:
+        """List (label, text) of the main facts: platform, MACs, outputs, floats, warnings."""
+        chip = ""
+        if self.is_chip:
+            chip = ", chip-ready" if self.chip_ready else ", not chip-ready"
+        facts = [
+            ("platform", f"{self.platform}, {self.mode}{chip}"),
+            ("integer MACs", self.macs_text),
+        ]
+        for name, measures in self.outputs.items():
+            fidelity = f"{measures['sqnr']:.1f} dB, cosine {measures['cosine']:.5f}"
+            doubt = f" ({self.doubts[name]})" if name in self.doubts else ""
+            facts.append((f"output {name}", f"{fidelity} {self.measured_on}{doubt}"))
+        if self.accuracy is not None:
+            accuracy = self.accuracy
+            values = f"{accuracy['float']:.2f} -> {accuracy['integer']:.2f} {accuracy['unit']}"
+            facts.append((str(accuracy["metric"]), values))
+        for node in self.float_nodes[:_MAX_FACT_NODES]:
+            facts.append(("in float", f"{node.op_type} {node.node}: {node.why}"))
+        return facts + [("warning", warning) for warning in self.warnings]
+
+    def __repr__(self) -> str:
+        """Return the main facts as text of one screen."""
+        return format_summary("Report", self.list_facts())
+
+    def _repr_html_(self) -> str:
+        """Render the main facts for a notebook."""
+        return render_fragment("Report", render_fact_table("", self.list_facts()))
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""

@@ -1,7 +1,12 @@
 """What a quantized model shows of itself in a notebook."""
 
+import re
+import sys
 from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 from xml.etree import ElementTree
+
+import pytest
 
 import lingeronnx as lo
 from lingeronnx.quantization.report.report import FloatNode
@@ -52,6 +57,78 @@ def test_results_of_analysis_show_themselves():
         ElementTree.fromstring(html)
 
 
+def test_plan_report_and_session_show_themselves():
+    """The plan also counts its tensors by range; every one is in one bar. Names are escaped."""
+    q = quantized(plain(), effort="fast")
+    name = "<script>alert(1)</script>"
+    plan = replace(q.plan, floats={name: "skipped"})
+    shown = plan._repr_html_()
+    bars = re.findall(r">(\d+)</text>", shown)
+    assert sum(map(int, bars)) == len(plan.tensors)
+    assert "8 bits" in shown
+    empty = replace(plan, tensors={})._repr_html_()
+    report = replace(q.report, warnings=[name])._repr_html_()
+    session = q.session()._repr_html_()
+    assert ">input x</td>" in session
+    assert ">Conv2dInt</td>" in session
+    for html in (shown, empty, report, session):
+        assert "<script" not in html
+        ElementTree.fromstring(html)
+
+
+class _Handle:
+    """Keeps what a notebook is asked to show again."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def update(self, bar: object) -> None:
+        self.shown.append(bar._repr_html_())
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_progress_bar_is_redrawn_below_a_cell(monkeypatch, has_kernel):
+    """It is displayed once and then updated; without a kernel, as at a prompt, nothing is shown."""
+    handle = _Handle()
+    displayed = []
+
+    def display(bar, display_id):
+        assert display_id is True
+        displayed.append(bar._repr_html_())
+        return handle
+
+    ipython, module = ModuleType("IPython"), ModuleType("IPython.display")
+    shell = SimpleNamespace(kernel=object()) if has_kernel else SimpleNamespace()
+    ipython.get_ipython, module.display = lambda: shell, display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    bar = lo.ProgressBar()
+    bar("<b>", 0, 4)
+    for count in range(1, 4):
+        bar("<b>", count, 4)
+    bar("<b>", 4, 4)
+    model = plain()
+    lo.simulate(quantized(model, effort="fast").session(), samples(model, 3), progress=bar)
+    assert len(displayed) == has_kernel
+    if has_kernel:
+        assert (
+            displayed[0]
+            == '<div><progress aria-label="&lt;b&gt;" value="0" max="4"></progress> &lt;b&gt; </div>'
+        )
+        assert 'value="4" max="4"' in handle.shown[-2]
+        assert "simulating 3 samples" in handle.shown[-1]
+        assert len(handle.shown) <= 5
+        for html in (*displayed, *handle.shown):
+            ElementTree.fromstring(html)
+
+
+def test_progress_bar_without_ipython(monkeypatch):
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    bar = lo.ProgressBar()
+    bar("measuring", 3, 10)
+    assert repr(bar) == "measuring 3 of 10"
+
+
 def test_repr_is_one_screen():
     """Results of quantize and sessions, also of models with many float nodes and long names."""
     q = quantized(plain(), effort="fast")
@@ -66,6 +143,12 @@ def test_repr_is_one_screen():
     session = repr(q.session())
     assert session.splitlines() == [
         "Session of an integer graph for venus",
-        "  input x: tensor(float) [1, 3, 12, 12]",
-        "  output y: tensor(float) [1, 5]",
+        "  input x   tensor(float) [1, 3, 12, 12]",
+        "  output y  tensor(float) [1, 5]",
     ]
+    assert repr(long.report).splitlines()[1:] == repr(long).splitlines()[1:]
+    check = lo.check(q.graph)
+    comparison = lo.compare(plain(), q, samples(plain(), 4))
+    for shown in (q.plan, check, comparison, lo.diff(q, q)):
+        assert 1 < len(repr(shown).splitlines()) <= 26
+    assert repr(q.plan).splitlines()[1].split()[:3] == ["platform", "venus,", "q-value,"]
