@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 import time
@@ -37,14 +36,16 @@ class ProgressBar:
 
         lo.quantize("model.onnx", "calib.npz", progress=lo.ProgressBar())
 
-    It is redrawn in place. Outside of a notebook nothing is shown: the commands have their own bar.
+    It is redrawn in place, and full once the cell has run. Outside of a notebook nothing is shown:
+    the commands have their own bar.
     """
 
     def __init__(self) -> None:
         """Start before the first activity; nothing is shown yet."""
         self._activity, self._completed = "", 0
         self._total: int | None = None
-        self._start = self._last_draw = 0.0
+        self._start = self._first = self._last_draw = 0.0
+        self._is_finished = False
         self._handle: Any = None
 
     def __call__(self, activity: str, completed: int, total: int | None) -> None:
@@ -62,30 +63,42 @@ class ProgressBar:
             self._draw()
 
     def __repr__(self) -> str:
-        """Return the activity and how far it is."""
-        return f"{self._activity} {self._format()}".rstrip()
+        """Return the activity and how far it is, or how long the cell took since the first one."""
+        if self._is_finished:
+            return f"finished after {self._last_draw - self._first:.0f} s"
+        seconds = time.monotonic() - self._start
+        return f"{self._activity} {format_progress(self._completed, self._total, seconds)}".rstrip()
 
     def _repr_html_(self) -> str:
-        """Render a bar, full for a known total alone, with the text of `repr` beside it."""
+        """Render a bar with the text of `repr`; one without a value moves to and fro."""
         value = f' value="{self._completed}" max="{self._total}"' if self._total else ""
-        activity = escape_html(self._activity)
+        if self._is_finished:
+            value = ' value="1" max="1"'
         return (
-            f'<div><progress aria-label="{activity}"{value}></progress> '
-            f"{activity} {escape_html(self._format())}</div>"
+            f'<div><progress aria-label="progress"{value}></progress> {escape_html(repr(self))}'
+            "</div>"
         )
-
-    def _format(self) -> str:
-        """Format the progress of the current activity."""
-        return format_progress(self._completed, self._total, time.monotonic() - self._start)
 
     def _draw(self) -> None:
         """Show the bar below the cell that runs, or update it there."""
         if self._handle is not None:
             self._handle.update(self)
             return
-        ipython = sys.modules.get("IPython")  # a notebook has imported it
-        shell = None if ipython is None else ipython.get_ipython()
+        ipython = sys.modules.get("IPython")  # a notebook's kernel has imported both
+        display_module = sys.modules.get("IPython.display")
+        if ipython is None or display_module is None:
+            return
+        shell = ipython.get_ipython()
         if getattr(shell, "kernel", None) is None:
             return
-        module = importlib.import_module("IPython.display")
-        self._handle = module.display(self, display_id=True)
+        self._first, self._is_finished = self._last_draw, False
+        self._handle = display_module.display(self, display_id=True)
+
+        def finish(_result: object) -> None:
+            """Show the bar full below its cell; the next cell gets a new one."""
+            shell.events.unregister("post_run_cell", finish)
+            self._last_draw, self._is_finished = time.monotonic(), True
+            self._handle.update(self)
+            self._handle, self._activity = None, ""
+
+        shell.events.register("post_run_cell", finish)

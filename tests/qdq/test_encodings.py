@@ -248,6 +248,23 @@ def test_what_is_refused_is_named_with_its_reason(tmp_path):
     assert [one.tensor for one in made.report.taken] == ["x"]
 
 
+@pytest.mark.parametrize("axis", [4, -5])
+def test_an_axis_outside_the_tensor_is_refused(tmp_path, axis):
+    """The other tensors of the file are taken over; -4 is the first of four axes."""
+    encodings = [
+        {"name": "w1", "output_dtype": "int8", "y_scale": [0.01] * 4, "axis": axis},
+        {"name": "x", "output_dtype": "int8", "y_scale": [0.1] * 2, "axis": axis},
+        {"name": "w2", "output_dtype": "int8", "y_scale": 0.01},
+    ]
+    body = {"version": "2.0.0", "encodings": encodings}
+    made = lo.quantize(MODEL, FEED, platform="generic", plan=read_plan(written(tmp_path, body)))
+    reason = f"it has scales along axis {axis}, and the tensor 4 axes"
+    assert made.report.refused == {"w1": reason, "x": reason}
+    for entry in encodings:
+        entry["axis"] = -4
+    read_plan(written(tmp_path, body)).resolve_for(lo.Session(str(MODEL)).model)
+
+
 def test_scales_from_before_and_after_batch_normalization_was_folded_in(tmp_path):
     """A weight's scale fits the numbers before folding, per channel multiplied by it, or the
     numbers after it.

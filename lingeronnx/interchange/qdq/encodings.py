@@ -119,7 +119,10 @@ class Encodings:
         """
         constants = _get_constant_ranks(model)
         nodes = {str(node.name): node for node in model.graph}
-        model_tensors = {str(value.name) for value in ir.iter_values(model)} | constants.keys()
+        shapes = {str(value.name): ir.get_shape(value) for value in ir.iter_values(model)}
+        ranks = {name: len(shape) for name, shape in shapes.items() if shape is not None}
+        ranks |= constants
+        model_tensors = shapes.keys() | constants.keys()
         qparams: dict[str, Affine] = {}
         rejections: dict[str, str] = {}
         for entry in self.entries:
@@ -128,7 +131,10 @@ class Encodings:
                 suggestion = suggest_nearest(name, model_tensors)
                 rejections.setdefault(name, f"the model has no tensor of that name{suggestion}")
             elif entry.qparams is not None:
-                qparams.setdefault(name, entry.qparams)
+                if reason := _check_axis(entry.qparams.axis, ranks.get(name)):
+                    rejections.setdefault(name, reason)
+                else:
+                    qparams.setdefault(name, entry.qparams)
             elif constants.get(name, 2) > 1:  # a bias needs no scale
                 rejections.setdefault(name, entry.rejection)
         if not qparams:
@@ -158,6 +164,16 @@ def _get_constant_ranks(model: ir.Model) -> dict[str, int]:
             if value is not None and array is not None:
                 ranks[str(value.name)] = array.ndim
     return ranks
+
+
+def _check_axis(axis: int | None, rank: int | None) -> str:
+    """Return the reason why a tensor of `rank` axes has no scales along `axis`; "" if it may.
+
+    `axis` is None for a single scale, `rank` if it is unknown.
+    """
+    if axis is None or rank is None or -rank <= axis < rank:
+        return ""
+    return f"it has scales along axis {axis}, and the tensor {rank} axes"
 
 
 def _get_weight_qparams(

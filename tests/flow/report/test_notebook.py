@@ -86,6 +86,21 @@ class _Handle:
         self.shown.append(bar._repr_html_())
 
 
+class _Events:
+    """The events of a shell, of which the end of a cell is one."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[object] = []
+
+    def register(self, event: str, callback: object) -> None:
+        assert event == "post_run_cell"
+        self.callbacks.append(callback)
+
+    def unregister(self, event: str, callback: object) -> None:
+        assert event == "post_run_cell"
+        self.callbacks.remove(callback)
+
+
 @pytest.mark.parametrize("has_kernel", [True, False])
 def test_progress_bar_is_redrawn_below_a_cell(monkeypatch, has_kernel):
     """It is displayed once and then updated; without a kernel, as at a prompt, nothing is shown."""
@@ -98,7 +113,9 @@ def test_progress_bar_is_redrawn_below_a_cell(monkeypatch, has_kernel):
         return handle
 
     ipython, module = ModuleType("IPython"), ModuleType("IPython.display")
-    shell = SimpleNamespace(kernel=object()) if has_kernel else SimpleNamespace()
+    shell = SimpleNamespace(events=_Events())
+    if has_kernel:
+        shell.kernel = object()
     ipython.get_ipython, module.display = lambda: shell, display
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", module)
@@ -109,17 +126,23 @@ def test_progress_bar_is_redrawn_below_a_cell(monkeypatch, has_kernel):
     bar("<b>", 4, 4)
     model = plain()
     lo.simulate(quantized(model, effort="fast").session(), samples(model, 3), progress=bar)
-    assert len(displayed) == has_kernel
-    if has_kernel:
-        assert (
-            displayed[0]
-            == '<div><progress aria-label="&lt;b&gt;" value="0" max="4"></progress> &lt;b&gt; </div>'
-        )
-        assert 'value="4" max="4"' in handle.shown[-2]
-        assert "simulating 3 samples" in handle.shown[-1]
-        assert len(handle.shown) <= 5
-        for html in (*displayed, *handle.shown):
-            ElementTree.fromstring(html)
+    assert len(displayed) == len(shell.events.callbacks) == has_kernel
+    if not has_kernel:
+        return
+    assert displayed == [
+        '<div><progress aria-label="progress" value="0" max="4"></progress> &lt;b&gt;</div>'
+    ]
+    assert 'value="4" max="4"' in handle.shown[-2]
+    assert "simulating 3 samples" in handle.shown[-1]
+    assert len(handle.shown) <= 5
+    (finish,) = shell.events.callbacks
+    finish(None)
+    assert not shell.events.callbacks
+    assert re.search(r'value="1" max="1"></progress> finished after \d+ s', handle.shown[-1])
+    for html in (*displayed, *handle.shown):
+        ElementTree.fromstring(html)
+    bar("simulating", 0, None)  # in the next cell
+    assert displayed[1] == '<div><progress aria-label="progress"></progress> simulating</div>'
 
 
 def test_progress_bar_without_ipython(monkeypatch):
