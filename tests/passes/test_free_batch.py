@@ -48,6 +48,17 @@ FREED = {
         {},
         None,
     ),
+    "a slice with its sizes": (
+        "float[{n},4,2] x",
+        "float[{n},4,1] y",
+        "y = Slice(x, b, e, a)",
+        {
+            "b": lambda n: np.array([0, 0, 1]),
+            "e": lambda n: np.array([n, 4, 2]),
+            "a": lambda n: np.array([0, 1, 2]),
+        },
+        ["Slice"],
+    ),
     "equal rows": (
         "float[{n},4] x",
         "float[{n},4] y",
@@ -205,6 +216,17 @@ def test_one_sample_that_does_not_follow_stays():
         "the model: made for one sample; its outputs do not follow the samples"
     ]
     assert tuple(model.graph.inputs[0].shape) == (1, 4)
+
+
+def test_a_sample_that_is_read_by_its_index_stays():
+    """All samples would be computed from the state of the first one: the model is left for one."""
+    model = graph(
+        "g (float[1,4] x, float[1,4] s) => (float[1,4] y) { f = Gather<axis=0>(s, zero) y = Add(x, f) }",
+        zero=np.array(0),
+    )
+    assert reasons(make_batch_dynamic, model) == [
+        "the model: made for one sample; its outputs do not follow the samples"
+    ]
 
 
 def test_open_sizes_are_not_tried():

@@ -21,6 +21,7 @@ from ..run_log import RunLog
 from ..steps.refinement import refine_weights
 from ..steps.scale_sources import plan_model
 from .evidence import (
+    Gain,
     clamp_sqnr_db,
     compare_outputs,
     has_float_between_integers,
@@ -59,7 +60,7 @@ class HostOffload:
     """Trial: the front, tail or cells of a model on the host instead of the chip.
 
     Candidates are tried one after the other, each in place of the previous one unless that was
-    better. A loss is accepted if it rescues an unusable output.
+    better. A loss, or more than one chip part, is accepted if it rescues an unusable output.
     """
 
     name = "ends"
@@ -95,9 +96,10 @@ class HostOffload:
             host = {**required, **nodes}
             verdict = yield Proposal(
                 build=partial(_build_offloaded, best, prepared, host, log),
-                compare=partial(compare_outputs, max_part_db=_MAX_PART_SQNR_DB),
+                compare=_compare_offloads,
                 criterion=make_criterion(min_gain_db),
-                condition=partial(keeps_chip, best),
+                condition=partial(_may_replace, best),
+                describe=partial(_describe, best),
             )
             best = verdict.best
             if verdict.accepted:
@@ -116,6 +118,30 @@ def make_criterion(min_gain_db: float) -> Criterion:
         rescue_below_db=_UNUSABLE_SQNR_DB,
         rescue_db=_MIN_GAIN_DB,
     )
+
+
+def _compare_offloads(old: Candidate, new: Candidate) -> Gain:
+    """Compare the outputs of two candidates; parts of outputs count up to `_MAX_PART_SQNR_DB`."""
+    return compare_outputs(old, new, max_part_db=_MAX_PART_SQNR_DB)
+
+
+def _may_replace(old: Candidate, new: Candidate) -> bool:
+    """Whether `new` keeps the single chip part of `old`, or rescues an output that is useless."""
+    criterion = make_criterion(_MIN_GAIN_DB)
+    return keeps_chip(old, new) or criterion.is_rescue(_compare_offloads(old, new))
+
+
+def _describe(old: Candidate, new: Candidate, gain: Gain) -> Candidate:
+    """Return `new`, with a note on the gain if that costs the single chip part of `old`."""
+    if keeps_chip(old, new):
+        return new
+    note = (
+        "the nodes that are measured to be better in float split the chip's work into several "
+        f"parts: the worst output has {gain.old_worst_db:.1f} dB in a single part, "
+        f"{gain.old_worst_db + gain.worst_output_db:.1f} dB with the host "
+        f"{new.fidelity.measured_on}; --cells chip keeps a single part"
+    )
+    return new.with_notes([note])
 
 
 def _has_poor_output(best: Candidate) -> bool:

@@ -69,9 +69,9 @@ class Criterion:
             return False
         if self.some_db is not None and not gain.highest_db >= self.some_db:
             return False
-        return self.loss_db is None or gain.lowest_db >= -self.loss_db or self._is_rescue(gain)
+        return self.loss_db is None or gain.lowest_db >= -self.loss_db or self.is_rescue(gain)
 
-    def _is_rescue(self, gain: Gain) -> bool:
+    def is_rescue(self, gain: Gain) -> bool:
         """Whether the gain makes a useless output usable, at the expense of others."""
         if self.rescue_below_db is None or self.rescue_db is None or not gain.output_gains_db:
             return False

@@ -4,6 +4,8 @@ measured to win.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -165,10 +167,54 @@ def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_an_output_may_lose(before: list[float], after: list[float], wins: bool) -> None:
-    def make_candidate(levels: list[float]) -> SimpleNamespace:
-        outputs = {f"y{number}": {"sqnr": level} for number, level in enumerate(levels)}
-        errors, power = np.ones((len(levels), 4)), np.ones(len(levels))
-        return SimpleNamespace(fidelity=Fidelity(outputs, "", (), errors=errors, power=power))
-
-    gain = compare_outputs(make_candidate(before), make_candidate(after))
+    gain = compare_outputs(_candidate(before), _candidate(after))
     assert make_criterion(0.5).is_met(gain) is wins
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wins"),
+    [
+        ([4, 0], [11, 12], True),  # an output of no use is rescued
+        ([9, 14], [15, 16], True),
+        ([11, 14], [25, 26], False),  # none was of no use
+        ([9, 20], [11, 30], False),  # the worst one gains less than 3 dB
+    ],
+)
+def test_a_single_chip_part_is_given_up_only_for_an_output_of_no_use(
+    before: list[float], after: list[float], wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate that is not chip-ready any more, but for its outputs like the one before."""
+    old, new = _candidate(before), _candidate(after)
+    monkeypatch.setattr(host_offload, "keeps_chip", lambda *_: False)
+    monkeypatch.setattr(host_offload, "_runs_in_parts", lambda _: False)
+    monkeypatch.setattr(host_offload, "_list_alternatives", lambda *_: [({"cell": "why"}, 0.5)])
+    monkeypatch.setattr(host_offload, "select_required_host_nodes", lambda _: {})
+    monkeypatch.setattr(host_offload, "_build_offloaded", lambda *_: new)
+    monkeypatch.setattr(HostOffload, "find_obstacle", lambda *_: None)
+    best = run_trial(HostOffload(), old, RunLog())
+    assert (best.fidelity is new.fidelity) is wins
+    if wins:
+        expected = (
+            f"the worst output has {min(before):.1f} dB in a single part, {min(after):.1f} dB with "
+            "the host on 4 samples; --cells chip keeps a single part"
+        )
+        assert expected in best.notes[0]
+
+
+@dataclass(frozen=True)
+class _FakeCandidate:
+    """What the trial reads of a candidate."""
+
+    fidelity: Fidelity
+    prepared: SimpleNamespace
+    notes: tuple[str, ...] = ()
+
+    def with_notes(self, notes: Iterable[str]) -> _FakeCandidate:
+        return replace(self, notes=(*self.notes, *notes))
+
+
+def _candidate(levels: list[float]) -> _FakeCandidate:
+    outputs = {f"y{number}": {"sqnr": level} for number, level in enumerate(levels)}
+    errors, power = np.ones((len(levels), 4)), np.ones(len(levels))
+    fidelity = Fidelity(outputs, "on 4 samples", (), errors=errors, power=power)
+    return _FakeCandidate(fidelity, SimpleNamespace(parts=SimpleNamespace(floats={})))

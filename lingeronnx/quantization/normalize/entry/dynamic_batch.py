@@ -37,6 +37,7 @@ from ..folding.zero_states import drop_zero_states
 _Feed = dict[str, np.ndarray]
 _MAX_INPUT_ELEMENTS = 1 << 24  # larger inputs are not run
 _MAX_AXIS_TRIALS = 8  # combinations of batch axes that are tried
+_OPEN_END = np.iinfo(np.int64).max  # end of a Slice that reaches to the end of any axis
 _TOLERANCE = 1e-3  # relative to the largest output value, as for the complete normalization
 
 
@@ -356,9 +357,10 @@ def _make_node_dynamic(
 ) -> None:
     """Rewrite constants of `node` that contain the batch size `size`, in place.
 
-    Concerned are the targets of Reshape and Expand; for `size` 1 also initial states of recurrent
-    layers and constant operands of Concat; for larger sizes constants with equal rows for all
-    samples. `shapes` has tensor shapes of a run; `allow_inner_batch` is for Reshape.
+    Concerned are the targets of Reshape and Expand, and the ends of Slice; for `size` 1 also
+    initial states of recurrent layers and constant operands of Concat; for larger sizes constants
+    with equal rows for all samples. `shapes` has tensor shapes of a run; `allow_inner_batch` is for
+    Reshape.
     """
     if node.op_type == "Reshape":
         _make_reshape_dynamic(model, node, size, shapes, allow_inner_batch)
@@ -366,6 +368,8 @@ def _make_node_dynamic(
         _make_states_dynamic(model, node)
     elif node.op_type == "Expand":
         _make_expand_dynamic(model, node, size, shapes)
+    elif node.op_type == "Slice":
+        _make_slice_dynamic(model, node, shapes)
     elif node.op_type == "Concat" and size == 1:
         rewrite_concat_as_pad_add(model, node, shapes.get(ir.output_name(node), ()))
     elif size > 1:
@@ -438,6 +442,30 @@ def _make_expand_dynamic(
         return
     if target[0] == size == source_shape[0]:
         ir.set_constant_input(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
+
+
+def _make_slice_dynamic(
+    model: ir.Model, node: ir.Node, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Let a Slice that selects all of an axis select all of it for any size, in place.
+
+    Exporters write the size that they know as the end, also that of the batch axis. Nothing happens
+    if the bounds are computed, or the shape of the input (in `shapes`) is unknown.
+    """
+    shape = shapes.get(ir.input_name(node), ())
+    constants = [ir.const_value(value) for value in node.inputs[1:] if value is not None]
+    bounds = [array.tolist() for array in constants if array is not None]
+    if not shape or len(bounds) < len(node.inputs) - 1:
+        return
+    starts, ends = bounds[:2]
+    axes = bounds[2] if len(bounds) > 2 else range(len(starts))
+    steps = bounds[3] if len(bounds) > 3 else [1] * len(starts)
+    open_ends = [
+        _OPEN_END if (start, step) == (0, 1) and end >= shape[axis] else end
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True)
+    ]
+    if open_ends != ends:
+        ir.set_constant_input(model, node, 2, np.array(open_ends, np.int64), "free")
 
 
 def _make_states_dynamic(model: ir.Model, node: ir.Node) -> None:
@@ -519,7 +547,8 @@ def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[
     samples = sorted({*range(min(size, 4)), size - 1})
     try:
         runner = FloatRunner(trial, names)
-        expected = _run_feed(FloatRunner(model, names), feed)
+        original = FloatRunner(model, names)
+        expected, second = _run_feed(original, feed), _run_feed(original, second_feed)
         doubled = _run_feed(runner, doubled_feed)
         single = {
             sample: _run_feed(runner, _slice_feed(feed, batched, sample)) for sample in samples
@@ -529,7 +558,8 @@ def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[
     axes: dict[str, int] = {}
     for name, array in expected.items():
         single_outputs = [(sample, outputs[name]) for sample, outputs in single.items()]
-        axis = _find_batch_axis(array, doubled[name], single_outputs, size)
+        both = (array, second[name])
+        axis = _find_batch_axis(both, doubled[name], single_outputs, size)
         if axis is None:
             return None
         axes[name] = axis
@@ -548,31 +578,36 @@ def _slice_feed(feed: _Feed, batched: Mapping[str, InputSpec], sample: int) -> _
 
 
 def _find_batch_axis(
-    array: np.ndarray, doubled: np.ndarray, single: Sequence[tuple[int, np.ndarray]], size: int
+    both: tuple[np.ndarray, np.ndarray],
+    doubled: np.ndarray,
+    single: Sequence[tuple[int, np.ndarray]],
+    size: int,
 ) -> int | None:
     """Return the batch axis of an output, or None if its results are not consistent.
 
     Parameters
     ----------
-    array
-        Output of the original model for `size` samples.
+    both
+        Outputs of the original model for `size` samples, and for as many others.
     doubled
-        Output of the new model for these samples and as many others.
+        Output of the new model for all of them.
     single
         (index, output) of the new model for single samples.
     size
         Batch size of the original model.
     """
-    axis = _find_grown_axis(array, doubled)
+    axis = _find_grown_axis(both[0], doubled)
     if axis is None:
         return None
-    array, doubled = np.moveaxis(array, axis, 0), np.moveaxis(doubled, axis, 0)
+    array, second, doubled = (np.moveaxis(output, axis, 0) for output in (*both, doubled))
     rows = len(array) // size
     if axis and rows != 1:  # on an inner axis, several rows per sample are time or positions
         return None
     if len(array) % size or len(doubled) != 2 * len(array):
         return None
     if not _is_close(doubled[: len(array)], array):
+        return None
+    if not _is_close(doubled[len(array) :], second):
         return None
     for index, sample in single:
         expected = array[index * rows : (index + 1) * rows]
