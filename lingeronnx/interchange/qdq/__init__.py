@@ -2,6 +2,7 @@
 
     qdq_writer    integer graph -> standard ONNX, every integer tensor between a QuantizeLinear and
                   a DequantizeLinear
+    batch_axis    a dynamic batch in the standard graph of an integer graph for one sample
     difference    differences between onnxruntime's results for that graph and the simulator's, by
                   operator
     import_model  quantized model of another tool -> its float graph and its scales

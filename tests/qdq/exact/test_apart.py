@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.interchange.qdq.batch_axis import make_batch_dynamic, separate_batch_axis
 from lingeronnx.interchange.qdq.exact.verification import (
-    make_batch_dynamic,
     open_as_user,
     random_feeds,
-    separate_batch_axis,
 )
 from lingeronnx.interchange.qdq.exact.write import write_exact
 from lingeronnx.ir import ir

@@ -5,9 +5,9 @@ import onnx
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.interchange.qdq.batch_axis import make_batch_dynamic
 from lingeronnx.interchange.qdq.exact.verification import (
     compare_with_simulator,
-    make_batch_dynamic,
     open_as_user,
     outputs_match,
     random_feeds,

@@ -8,7 +8,6 @@
     recurrent     recurrent layers, with a Scan over the steps
     functions     a kernel's nodes as a model-local function
     write         the graph: `qdq_writer` with tie offsets, and functions if requested
-    batch_axis    data movement along axis 0 of a sample, rewritten for batches
     verification  comparison with the simulator
     exact_file    the verified file and its report
 

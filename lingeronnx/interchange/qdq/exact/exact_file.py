@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from ....ir import ir
+from ..batch_axis import make_batch_dynamic
 from .tie_offsets import FLOAT32_EXACT_LIMIT
 from .verification import (
     MatchCount,
     compare_with_simulator,
-    make_batch_dynamic,
     open_as_user,
     random_feeds,
 )
