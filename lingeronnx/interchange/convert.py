@@ -23,11 +23,13 @@ from ..operators.integer_ops import is_quantized_domain
 from ..runtime.integer.dialects import detect_dialect
 from ..runtime.integer.runner import detect_target
 from ..runtime.provenance import (
+    has_fixed_batch,
     load_fixed_inputs,
     load_quantize_settings,
     load_source_digest,
     store_provenance,
 )
+from .qdq.batch_axis import make_batch_dynamic
 from .qdq.difference import format_differences
 from .qdq.qdq_writer import write_qdq
 from .qdq.qoperator import to_qoperator
@@ -39,6 +41,8 @@ DIALECT_BY_DOMAIN: Mapping[str, int] = {"thinker": 1, "linger": 3}
 
 #: Forms of standard ONNX, which no packer reads.
 STANDARD_FORMS = ("qdq", "qoperator")
+
+_BATCH_TRIAL_SAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,11 @@ def convert(
         return _prepend_warnings(ConversionResult(model.clone(), (note,)))
     graph, notes = detect_target(model).convert_dialect(model, to)
     store_provenance(
-        graph, load_source_digest(model), load_quantize_settings(model), load_fixed_inputs(model)
+        graph,
+        load_source_digest(model),
+        load_quantize_settings(model),
+        load_fixed_inputs(model),
+        has_fixed_batch(model),
     )
     return _prepend_warnings(ConversionResult(graph, tuple(notes)))
 
@@ -162,4 +170,24 @@ def _convert_to_standard(
         notes.insert(
             0, f"{count} nodes are operators on integers; the standard has none for the others"
         )
-    return ConversionResult(written.graph, tuple(notes), is_packer_input=False)
+    graph, batch_notes = _free_batch(model, written.graph)
+    return ConversionResult(graph, (*notes, *batch_notes), is_packer_input=False)
+
+
+def _free_batch(model: ir.Model, standard: ir.Model) -> tuple[ir.Model, list[str]]:
+    """Return the standard graph of an integer graph for any batch size if possible, with a note.
+
+    There is no note if the batch of `standard` is dynamic already.
+    """
+    from .qdq.exact.verification import random_feeds
+
+    try:
+        feeds = random_feeds(model, True, _BATCH_TRIAL_SAMPLES)
+    except ConfigError as error:
+        return standard, [f"batch 1, as the integer graph: {error}"]
+    if feeds is None:
+        return standard, ["batch as in the integer graph: input dimensions are unknown"]
+    dynamic = make_batch_dynamic(model, standard, feeds)
+    if not isinstance(dynamic, str):
+        return dynamic, ["any batch size"]
+    return standard, [f"batch 1, as the integer graph: {dynamic}"] if dynamic else []

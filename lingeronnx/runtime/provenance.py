@@ -3,7 +3,8 @@
 The origin is recorded to detect whether the graph was changed since it was quantized. It is stored
 in the metadata under `METADATA_KEY`: {"from": digest of the float model, "graph": digest of the
 integer graph, "settings": settings of `quantize` that its scales depend on, without defaults,
-"fixed": inputs that were replaced by constants}. The plan has the settings as well. Digests are of
+"fixed": inputs that were replaced by constants, "fixed_batch": true if the float model fixes the
+number of samples}. The plan has the settings as well. Digests are of
 the computation of the outputs (`ir.digests`), independent of the names of nodes and inner
 tensors, with fixed inputs as constants.
 """
@@ -23,6 +24,7 @@ from ..operators.integer_ops import DEQUANT, QUANT, REQUANT, find_integer_op
 __all__ = [
     "METADATA_KEY",
     "apply_fixed_inputs",
+    "has_fixed_batch",
     "is_made_from",
     "load_fixed_arrays",
     "load_fixed_inputs",
@@ -40,6 +42,7 @@ def store_provenance(
     source: str,
     settings: Mapping[str, object] | None = None,
     fixed: Mapping[str, np.ndarray | Sequence[float]] | None = None,
+    fixed_batch: bool = False,
 ) -> None:
     """Record in integer graph `model` the float model it is from, and its own current state.
 
@@ -55,6 +58,8 @@ def store_provenance(
         Settings of `quantize`, in JSON types; None if they are not known.
     fixed
         {input: values} of inputs that are constants now.
+    fixed_batch
+        Whether the float model fixes the number of samples.
     """
     digest = compute_output_digest(model)
     if not digest or not source:
@@ -64,6 +69,8 @@ def store_provenance(
         record["settings"] = dict(settings)
     if fixed:
         record["fixed"] = {name: np.ravel(values).tolist() for name, values in fixed.items()}
+    if fixed_batch:
+        record["fixed_batch"] = True
     model.metadata_props[METADATA_KEY] = json.dumps(record, sort_keys=True)
 
 
@@ -101,6 +108,14 @@ def load_fixed_arrays(model: ir.Model | None) -> dict[str, np.ndarray]:
     if model is None:
         return {}
     return {name: np.array(values) for name, values in load_fixed_inputs(model).items()}
+
+
+def has_fixed_batch(model: ir.Model) -> bool:
+    """Whether the float model of the integer graph `model` fixes the number of samples.
+
+    False if that is not recorded.
+    """
+    return ir.read_json_metadata(model, METADATA_KEY).get("fixed_batch") is True
 
 
 def load_quantize_settings(model: ir.Model) -> dict[str, object] | None:

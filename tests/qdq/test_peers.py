@@ -87,6 +87,19 @@ def test_pt2e(tmp_path):
     assert noise(converted(x).detach().numpy(), made(x.numpy())) < 0.02
 
 
+@pytest.mark.parametrize("name", ("cnn", "lstm", "gru", "attention"))
+@pytest.mark.parametrize("platform", ("venus", "generic"))
+def test_openvino_takes_any_batch(name, platform):
+    """Of a chip's graph, too, and recurrent layers: it gives what it gives for the samples alone."""
+    openvino = pytest.importorskip("openvino")
+    made = lo.quantize(f"models/digits_{name}.onnx", None, platform=platform, effort="fast")
+    model = openvino.Core().compile_model(ir.to_bytes(lo.convert(made.graph, "qdq").graph), "CPU")
+    x = np.random.default_rng(0).standard_normal((5, 1, 8, 8)).astype(np.float32)
+    together = model([x])[0]
+    single = np.concatenate([model([x[i : i + 1]])[0] for i in range(5)])
+    assert np.abs(together - single).max() * made.plan.tensors["logits"].scale <= 3
+
+
 @pytest.mark.parametrize("platform", ("venus", "generic"))
 def test_openvino(platform, tmp_path):
     """What we write runs in OpenVINO, near the simulator."""

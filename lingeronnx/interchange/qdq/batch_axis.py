@@ -15,6 +15,7 @@ import numpy as np
 
 from ...ir import float_ops, ir
 from ...runtime.integer.runner import IntegerRunner
+from ...runtime.provenance import has_fixed_batch
 from ...runtime.runners.sessions import open_default_ort_session
 
 __all__ = ["make_batch_dynamic", "separate_batch_axis"]
@@ -25,6 +26,9 @@ _BATCH_SAFE_OPS = (
     | float_ops.DATA_MOVEMENT_OPS
     | float_ops.BROADCASTING_OPS
     | float_ops.UNARY_ELEMENTWISE_OPS
+    | float_ops.WINDOWED_OPS
+    | float_ops.NORMALIZATION_OPS
+    | {"Gemm", "MatMul", "Resize", "Upsample", "Constant"}
 )
 
 
@@ -48,6 +52,8 @@ def make_batch_dynamic(
         A copy for any batch size, or the reason why the batch must be 1; "" if no input has a
         batch of 1.
     """
+    if has_fixed_batch(model):
+        return "the float model fixes it"
     is_batch_one = [(ir.get_shape(value) or (0,))[0] == 1 for value in standard.graph.inputs]
     if not any(is_batch_one):
         return ""
@@ -85,11 +91,17 @@ def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | N
     list(runner.run(feed))
     if not runner.per_sample:
         return "an operator mixes elements along the first axis"
-    float_ops = {
-        node.op_type for node in model.graph if not node.domain and not ir.get_attr(node, "scale_o")
-    }
-    unsafe_ops = sorted(float_ops - _BATCH_SAFE_OPS - {"Constant"})
+    float_ops = {node.op_type for node in model.graph if _is_float_node(node)}
+    unsafe_ops = sorted(float_ops - _BATCH_SAFE_OPS)
     return f"{', '.join(unsafe_ops)} may mix samples" if unsafe_ops else None
+
+
+def _is_float_node(node: ir.Node) -> bool:
+    """Whether `node` is no integer operator; a standard one is, if it reads the integers of one."""
+    if node.domain or ir.get_attr(node, "scale_o"):
+        return False
+    source = node.inputs[0] if node.inputs else None
+    return source is None or source.dtype not in (ir.DataType.INT8, ir.DataType.INT16)
 
 
 def _make_reshapes_dynamic(model: ir.Model) -> bool:

@@ -383,7 +383,8 @@ class _ModelImporter:
         """Replace a DequantizeLinear of constant `integers`, and a Transpose after it, by floats.
 
         `step` is y_scale. The initializer takes the name of the replaced output, and its parameters
-        are recorded in `weights` if it has at most 16 bits.
+        are recorded in `weights` if it has at most 16 bits. Weights in int32 that fit 8 bits, as
+        those of recurrent layers, have 8.
         """
         out = node.outputs[0]
         _check_channels(node, integers, qparams)
@@ -400,6 +401,12 @@ class _ModelImporter:
         out.name = ir.unique_tensor_name(self.model, f"{name}_gone")
         value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
         out.replace_all_uses_with(value, replace_graph_outputs=True)
+        if (
+            qparams.bits == 32
+            and real.ndim > 1
+            and np.abs(integers.astype(np.int64)).max(initial=0) < 128
+        ):
+            qparams = qparams.changed(bits=8)
         if qparams.bits <= 16:
             self.weights[value] = qparams
 

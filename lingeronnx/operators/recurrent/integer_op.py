@@ -377,10 +377,12 @@ class RecurrentIntegerOp(Format):
             return by_gate[order].reshape(1, *array.shape)
 
         bits = get_int(attrs, "parameter_bits", 8)
+        # OpenVINO takes constant weights only, and folds no DequantizeLinear of int8.
+        stored_bits = 32 if bits == 8 else bits
         scale_x, scale_h = get_number(attrs, "scale_iw"), get_number(attrs, "scale_hw")
         weights = [
-            builder.dequantize_constant(index_x, scale_x, view=reorder, bits=bits),
-            builder.dequantize_constant(index_h, scale_h, view=reorder, bits=bits),
+            builder.dequantize_constant(index_x, scale_x, view=reorder, bits=stored_bits),
+            builder.dequantize_constant(index_h, scale_h, view=reorder, bits=stored_bits),
         ]
         hidden_size = builder.info.constants[index_h].shape[1]
         biases = []

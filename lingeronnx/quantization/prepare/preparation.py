@@ -110,6 +110,8 @@ class PreparedModel:
     selects_generated
         Whether the selectors of overrides select in `graph`, with the nodes that passes created,
         instead of in `original`: they are names that a program took from it.
+    has_fixed_batch
+        Whether the user's graph fixes the number of samples of all inputs.
     """
 
     original: ir.Model
@@ -133,6 +135,7 @@ class PreparedModel:
     is_draft: bool = False
     opened: FallbackSessionCache = field(default_factory=dict, compare=False)
     selects_generated: bool = False
+    has_fixed_batch: bool = False
 
     @property
     def graph(self) -> ir.Model:
@@ -280,6 +283,7 @@ def prepare_model(
         conf = conf if conf.requantize else adapt_config_to_import(conf, target, imported)
     set_batch_axes(loaded, conf.batch_axis)
     set_input_shapes(loaded, conf.input_shape)
+    has_fixed_batch = _has_fixed_batch(loaded)
     log = PassLog(conf.debug_dump)
     accepted = _accept_model(loaded, log)
     original, tail, notes = accepted.original, accepted.tail, accepted.notes
@@ -327,6 +331,7 @@ def prepare_model(
             digest=digest,
             fixed=fixed,
             tail=tail,
+            has_fixed_batch=has_fixed_batch,
         )
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
@@ -346,6 +351,12 @@ def prepare_model(
         *(log.format_skip_reasons() if conf.notes == "full" else ()),
     ]
     return prepared
+
+
+def _has_fixed_batch(model: ir.Model) -> bool:
+    """Whether `model` declares a number as the first size of all its inputs; False without any."""
+    shapes = [ir.get_shape(value) for value in model.graph.inputs if value.const_value is None]
+    return bool(shapes) and all(shape and shape[0] is not None for shape in shapes)
 
 
 def _output_stem(model: ir.ModelLike) -> str:

@@ -193,7 +193,13 @@ class Candidate:
                 4 * prepared.input_bytes, _MAX_MOMENT_SAMPLES, prepared.conf.budget
             )
             store_input_moments(graph, prepared.data.first(moment_samples))
-        store_provenance(graph, prepared.digest, planned.plan.settings, prepared.fixed)
+        store_provenance(
+            graph,
+            prepared.digest,
+            planned.plan.settings,
+            prepared.fixed,
+            prepared.has_fixed_batch,
+        )
         return QuantizedModel(
             graph=graph if prepared.tail is None else append_tail(graph, prepared.tail),
             plan=planned.plan,
