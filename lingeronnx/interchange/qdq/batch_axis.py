@@ -28,7 +28,7 @@ _BATCH_SAFE_OPS = (
     | float_ops.UNARY_ELEMENTWISE_OPS
     | float_ops.WINDOWED_OPS
     | float_ops.NORMALIZATION_OPS
-    | {"Gemm", "MatMul", "Resize", "Upsample", "Constant"}
+    | (float_ops.LAYER_OPS - float_ops.RECURRENT_OPS)
 )
 
 
@@ -92,7 +92,7 @@ def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | N
     if not runner.per_sample:
         return "an operator mixes elements along the first axis"
     float_ops = {node.op_type for node in model.graph if _is_float_node(node)}
-    unsafe_ops = sorted(float_ops - _BATCH_SAFE_OPS)
+    unsafe_ops = sorted(float_ops - _BATCH_SAFE_OPS - {"Constant"})
     return f"{', '.join(unsafe_ops)} may mix samples" if unsafe_ops else None
 
 
