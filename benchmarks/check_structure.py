@@ -141,7 +141,7 @@ LONG_CALLS = {
 _VARIADIC_BUILTINS = frozenset(["max", "min", "print", "range", "zip"])
 
 #: Extras of setup.cfg that no user installs for what the packages import.
-DEVELOPER_EXTRAS = ("test", "docs", "dev")
+DEVELOPER_EXTRAS = ("test", "bench", "docs", "dev")
 #: Distributions whose module has another name.
 MODULES = {
     "PyYAML": "yaml",

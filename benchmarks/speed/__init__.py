@@ -1,7 +1,9 @@
-"""How fast: simulator, quantize and first runs, each beside what onnxruntime does with the same model in the same run.
+"""How fast: simulator, quantize and first runs, each beside what other engines do in the same run.
 
-    python -m benchmarks.speed [--quick] [--write benchmarks/results]     everything; `make bench`
+    python -m benchmarks.speed [--quick] [--only PART] [--write benchmarks/results]   `make bench`
     python -m benchmarks.speed.simulator_speed MODEL.onnx ...    the simulator on models of your own
+    python -m benchmarks.speed.tiles                           register tiles, and kernels alone
+    python -m benchmarks.speed.large FOLDER                    large networks: time and memory
     python -m benchmarks.speed.quantize_cost MODEL CALIB       quantize beside quantize_static
     python -m benchmarks.speed.cold_start [MODEL.onnx]           what a first run compiles
 

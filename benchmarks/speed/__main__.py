@@ -1,10 +1,13 @@
 """All of it, as one page.
 
-python -m benchmarks.speed [--quick] [--write FOLDER]
+python -m benchmarks.speed [--quick] [--only PART ...] [--write FOLDER]
 
---quick takes the models of this repository, one thread and fewer rounds, and 64 samples to quantize, and only the best
-row of dot instructions that the processor has. --write writes `speed.md` and `speed.json`
-into a folder. What became slower is told against the file that the last commit has in docs/.
+Parts are "simulator" (beside onnxruntime and OpenVINO), "kernels" (and tiles), "real" (the
+simulator on the real models as well), "sets" (the other sets of dot instructions that the processor
+has), "quantize" and "first" (first runs). Without --only it is all of them. --quick takes the
+models of this repository, one thread and fewer rounds, and 64 samples to quantize, and not the other
+sets. --write writes `speed.md` and `speed.json` into a folder: what was not measured stays there.
+What became slower is told against the file that the last commit has.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +27,14 @@ from simulator.instruction_sets import INSTRUCTION_SETS, is_supported_by_host
 
 from .cold_start import DIGITS, measure_demo, measure_simulation
 from .machine import describe_machine, used_row
-from .nets import ROOT, SHARED, iterate_nets
+from .nets import ROOT, SHARED, Net, iterate_nets, iterate_real_nets
 from .page import (
     COST_HEAD,
     FIRST_HEAD,
     SPEED_HEAD,
     ColdStartRow,
     Figures,
+    KernelRow,
     QuantizeCostRow,
     SpeedRow,
     cost_cells,
@@ -37,11 +42,14 @@ from .page import (
     first_cells,
     format_page,
     format_table_row,
+    merge_sections,
     speed_cells,
 )
 from .quantize_cost import METHODS, measure_costs
-from .simulator_speed import PROCESSORS, measure_net, measure_peaks
+from .simulator_speed import PROCESSORS, Peak, QuantizedNet, measure_net, measure_peaks
+from .tiles import measure_kernels, measure_tiles
 
+PARTS = ("simulator", "kernels", "real", "sets", "quantize", "first")
 _KEPT = "benchmarks/results/speed.json"
 _LONG = 512  # samples from which on a measurement is not repeated
 
@@ -61,26 +69,37 @@ def load_committed_figures() -> dict[str, Any] | None:
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def measure_simulator(quick: bool, why_not: dict[str, str], told: list[str]) -> list[SpeedRow]:
-    """Measure the simulator.
+def measure_simulator(
+    nets: Iterable[Net], quick: bool, peaks: Sequence[Peak], with_kernels: bool
+) -> tuple[list[SpeedRow], list[KernelRow], dict[str, str]]:
+    """Measure the simulator on nets beside the other engines, and its kernels alone.
 
-    Add to `told` what the machine does at best and to `why_not` what could not run.
+    Returns the rows of both, and why engines could not run by net and engine.
     """
-    machine = measure_peaks((1,) if quick else (1, 2))
-    for peak in machine:
-        macs = "no dot instruction" if peak.macs is None else f"{peak.macs / 1e9:.0f} G products/s"
-        told.append(f"{peak.threads} thread(s): {macs}, {peak.bytes / 1e9:.1f} GB/s")
-    found = []
-    for text in (*told, *SPEED_HEAD):
-        print(text, flush=True)
-    for net in iterate_nets(quick):
-        for speed in measure_net(net, machine, 3 if quick else 5, 0.03 if quick else 0.06):
-            found.append(speed)
+    rows, kernels, why_not = [], [], {}
+    print(*SPEED_HEAD, sep="\n", flush=True)
+    for net in nets:
+        quantized = QuantizedNet.make(net)
+        for speed in measure_net(quantized, peaks, 3 if quick else 5, 0.03 if quick else 0.05):
+            rows.append(speed)
             print(format_table_row(speed_cells(speed)), flush=True)
             for engine, why in speed.ratios.items():
                 if isinstance(why, str):
-                    why_not[f"{speed.title}, {engine}"] = why
-    return found
+                    why_not[f"{speed.title}, {speed.platform}, {engine}"] = why
+        for batch in net.batches if with_kernels else ():
+            kernels += measure_kernels(
+                net.title, net.platform, quantized.graph, batch, peaks[0].macs, 5
+            )
+    return rows, kernels, why_not
+
+
+def describe_peaks(peaks: Sequence[Peak]) -> list[str]:
+    """Return what the machine does at best, in words, by number of threads."""
+    words = []
+    for peak in peaks:
+        macs = "no dot instruction" if peak.macs is None else f"{peak.macs / 1e9:.1f} G products/s"
+        words.append(f"{peak.threads} thread(s): {macs}, {peak.bytes / 1e9:.1f} GB/s")
+    return words
 
 
 def measure_other_instruction_sets() -> list[str]:
@@ -148,38 +167,58 @@ def measure_cold_starts(quick: bool) -> list[ColdStartRow]:
     return found
 
 
+def measure_parts(parts: Collection[str], quick: bool, machine: Mapping[str, str]) -> Figures:
+    """Measure the named parts."""
+    peaks = measure_peaks((1,) if quick else (1, 2))
+    words = describe_peaks(peaks)
+    print(*words, sep="\n", flush=True)
+    speed: list[SpeedRow] | None = None
+    kernels: list[KernelRow] | None = None
+    why_not: dict[str, str] = {}
+    if not {"simulator", "kernels", "real"}.isdisjoint(parts):
+        nets = itertools.chain(
+            iterate_nets(quick), iterate_real_nets() if "real" in parts and not quick else ()
+        )
+        speed, kernels, why_not = measure_simulator(nets, quick, peaks, "kernels" in parts)
+    is_with_kernels = "kernels" in parts
+    return Figures(
+        machine,
+        speed=speed,
+        peaks=words,
+        why_not=why_not,
+        rows=measure_other_instruction_sets() if "sets" in parts and not quick else None,
+        tiles=measure_tiles(5) if is_with_kernels else (),
+        kernels=kernels if is_with_kernels else None,
+        cost=measure_quantize(quick) if "quantize" in parts else None,
+        first=measure_cold_starts(quick) if "first" in parts else None,
+    )
+
+
 def main() -> None:
     """Parse the arguments and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     parser.add_argument("--write", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands are measured as people run them
-    command = (
-        f"python -m benchmarks.speed{' --quick' if given.quick else ''} --write benchmarks/results"
-    )
-    start, machine = time.perf_counter(), {"command": command, **describe_machine()}
+    words = ["python -m benchmarks.speed", *(["--quick"] if given.quick else [])]
+    if given.only != PARTS:
+        words.append(f"--only {' '.join(given.only)}")
+    words.append("--write benchmarks/results")
+    start, machine = time.perf_counter(), {"command": " ".join(words), **describe_machine()}
     print("; ".join(machine.values()), flush=True)
-    why_not: dict[str, str] = {}
-    told: list[str] = []
-    found = measure_simulator(given.quick, why_not, told)
-    rows = [] if given.quick else measure_other_instruction_sets()
-    figures = Figures(
-        machine,
-        found,
-        measure_quantize(given.quick),
-        measure_cold_starts(given.quick),
-        told,
-        why_not,
-        rows,
-    )
-    print("", *find_regressions(load_committed_figures(), figures.to_dict()), sep="\n")
+    sections = measure_parts(given.only, given.quick, machine).to_sections()
+    print("", *find_regressions(load_committed_figures(), sections), sep="\n")
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)
-        (given.write / "speed.md").write_text(format_page(figures))
-        (given.write / "speed.json").write_text(json.dumps(figures.to_dict(), indent=1) + "\n")
+        path = given.write / "speed.json"
+        kept = json.loads(path.read_text()) if path.is_file() else None
+        merged = merge_sections(kept, sections)
+        (given.write / "speed.md").write_text(format_page(merged))
+        path.write_text(json.dumps(merged, indent=1) + "\n")
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 

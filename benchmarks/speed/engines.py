@@ -1,6 +1,7 @@
 """The engines that are compared.
 
-The integer simulator, and onnxruntime with float32 and with its own int8 graphs.
+The integer simulator, onnxruntime with float32 and with its own int8 graphs, and OpenVINO with the
+QDQ file of the simulator's graph (where it is installed: the extra "bench").
 onnxruntime's int8 graphs are what its `quantize_static` makes of the model (QuantizeLinear and
 DequantizeLinear, scales per tensor) after its own preparation, which folds batch normalisation:
 "u8s8" with unsigned activations and signed weights, "s8s8" with both signed. Where it cannot, the
@@ -9,6 +10,7 @@ reason takes the engine's place.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import tempfile
@@ -25,12 +27,16 @@ from .nets import Net, random_feed
 __all__ = [
     "ONNXRUNTIME_VARIANTS",
     "integer_graph",
+    "RIVALS",
     "limit_threads",
     "make_calls",
     "make_onnxruntime_int8",
+    "make_openvino_call",
+    "write_qdq",
 ]
 
 ONNXRUNTIME_VARIANTS = ("float32", "u8s8", "s8s8")
+RIVALS = (*ONNXRUNTIME_VARIANTS, "OpenVINO")
 
 
 def integer_graph(net: Net) -> Any:
@@ -38,18 +44,15 @@ def integer_graph(net: Net) -> Any:
     import lingeronnx as lo
     from lingeronnx.ir import ir
     from lingeronnx.operators.macs import count_macs
-    from lingeronnx.quantization import normalize_model
-    from lingeronnx.targets import get_target
 
-    graph = ir.from_proto(net.model)
     made = lo.quantize(
-        graph, net.calib, platform=net.platform, effort="fast", state=dict(net.state) or None
+        ir.from_proto(net.model),
+        net.calib,
+        platform=net.platform,
+        effort="fast",
+        state=dict(net.state) or None,
     )
-    calib = [net.feed] if net.feed is not None else None
-    return made.graph, sum(
-        count_macs(node)
-        for node in normalize_model(graph, get_target(net.platform), calib)[0].graph
-    )
+    return made.graph, sum(count_macs(node) for node in made.float_graph.graph)
 
 
 class _Reader:
@@ -138,3 +141,43 @@ def make_calls(
                 None, {k: feed[k] for k in inputs}
             )
     return found
+
+
+def write_qdq(graph: Any) -> bytes | str:
+    """Return the QDQ file of an integer graph, or in one line why there is none."""
+    import lingeronnx as lo
+    from lingeronnx.ir import ir
+
+    if importlib.util.find_spec("openvino") is None:
+        return "openvino is not installed: pip install 'lingeronnx[bench]'"
+    try:
+        return ir.to_bytes(lo.convert(graph, "qdq").graph)
+    except lo.LingerOnnxError as error:
+        return str(error).splitlines()[0][:100]
+
+
+def make_openvino_call(
+    model: bytes, threads: int, feed: Mapping[str, np.ndarray]
+) -> Callable[[], object] | str:
+    """Return a call of OpenVINO on `feed`, or in one line why it cannot run.
+
+    The file is compiled for the shapes of the feed, as static shapes give it more choice.
+    """
+    import openvino
+
+    core = openvino.Core()
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    try:
+        network = core.read_model(model)
+        names = [value.get_any_name() for value in network.inputs]
+        network.reshape({name: list(feed[name].shape) for name in names})
+        request = core.compile_model(network, "CPU", settings).create_infer_request()
+        arrays = {name: feed[name] for name in names}
+        request.infer(arrays, share_inputs=True)
+    except RuntimeError as error:
+        return " ".join(str(error).split())[-100:]
+    return lambda: request.infer(arrays, share_inputs=True)

@@ -1,12 +1,13 @@
 """What the machine is and can do at best: its name, products each second, bytes each second.
 
-The peak of products is that of the dot instruction of the simulator's row alone: sums in registers,
-operands from the nearest cache. A row without such an instruction has none.
+The peak of products is that of the dot instruction of the simulator's row alone: operands and
+results in registers, no loads, no additions besides. A row without such an instruction has none.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -19,24 +20,24 @@ from typing import Any
 import numpy as np
 
 from simulator import _llvm
+from simulator._threads import count_usable_cores, count_usable_processors
 from simulator.instruction_sets import InstructionSet
 from simulator.instruction_sets import get_instruction_set as row
 
 __all__ = ["describe_machine", "measure_memory_bandwidth", "measure_peak_macs", "used_row"]
 
-_SUMS = (
-    10  # in flight at a time: more than an instruction takes cycles, fewer than there are registers
-)
+_CHAINS = 12  # instructions in flight: twice the cycles that one takes, as two may start in each
 _CALLS = 100_000
 _PACKAGES = ("lingeronnx", "onnxruntime", "numpy", "numba", "llvmlite", "onnx")
 
 
 def describe_machine() -> dict[str, str]:
-    """Return processor, row of instructions, date and versions."""
+    """Return processor with its threads and cores, row of instructions, date and versions."""
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     python = f"Python {platform.python_version()}"
     return {
         "cpu": _cpu(),
+        "threads": _describe_threads(),
         "row": used_row(),
         "date": date.today().isoformat(),
         "versions": f"{python}, {versions}",
@@ -47,6 +48,16 @@ def used_row() -> str:
     """Return the name of the simulator's row of instructions."""
     used = row()
     return used.name if used else "none"
+
+
+def _describe_threads() -> str:
+    """Return how many threads may run, and whether they are hyperthreads of fewer cores."""
+    threads, cores = count_usable_processors(), count_usable_cores()
+    if cores is None:
+        return f"{threads} threads, cores unknown"
+    kind = "hyperthreads of" if cores < threads else "on"
+    load = os.getloadavg()[0]
+    return f"{threads} threads {kind} {cores} cores, load {load:.1f} at the start"
 
 
 def _cpu() -> str:
@@ -69,7 +80,8 @@ def measure_peak_macs(threads: int) -> float | None:
     address = _llvm.get_function_address(_loop, (used,), "peak", used.features)
     code = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
     memory = [np.ones(256, np.uint8) for _ in range(threads)]
-    each = _SUMS * used.lanes * (2 if used.int8_operands == "pairs" else 4) * _CALLS
+    per_dword = 2 if used.int8_operands == "pairs" else 4
+    each = _CHAINS * used.lanes * per_dword * _CALLS
     return (
         each / _seconds(lambda thread: code(memory[thread].ctypes.data, _CALLS), threads) * threads
     )
@@ -94,37 +106,40 @@ def _seconds(run: Callable[[int], Any], threads: int, rounds: int = 7) -> float:
 
 
 def _loop(used: InstructionSet) -> str:
-    """Return the LLVM module of peak(address, count).
+    """Return the LLVM module of peak(address, count): `count` rounds of `_CHAINS` instructions.
 
-    `count` rounds of dot instructions into `_SUMS` sums.
+    An instruction that accumulates adds to its own last result; one that does not multiplies it.
+    So each depends on itself alone, `_CHAINS` instructions before.
     """
     sums = f"<{used.lanes} x i32>"
-    pairs, dot = used.int8_operands == "pairs", used.dot_intrinsics[used.int8_operands]
+    dot = used.dot_intrinsics[used.int8_operands]
     operand = {
         "quads": sums,
         "signed": f"<{4 * used.lanes} x i8>",
         "pairs": f"<{2 * used.lanes} x i16>",
     }[used.int8_operands]
+    accumulates = used.int8_operands != "pairs"
     phis, body = [], []
-    for i in range(_SUMS):
-        phis.append(f"  %s{i} = phi {sums} [zeroinitializer, %entry], [%t{i}, %loop]")
-        body += [f"  %x{i} = load volatile {operand}, ptr %from, align 1"]
-        if pairs:
-            body += [
-                f"  %p{i} = call {sums} @{dot}({operand} %x{i}, {operand} %w)",
-                f"  %t{i} = add {sums} %s{i}, %p{i}",
-            ]
+    for i in range(_CHAINS):
+        phis.append(f"  %s{i} = phi {sums} [%seed{i}, %entry], [%t{i}, %loop]")
+        if accumulates:
+            arguments = f"{sums} %s{i}, {operand} %x, {operand} %w"
         else:
-            body += [f"  %t{i} = call {sums} @{dot}({sums} %s{i}, {operand} %x{i}, {operand} %w)"]
-    declared = f"{operand}, {operand}" if pairs else f"{sums}, {operand}, {operand}"
-    stores = [f"  store volatile {sums} %t{i}, ptr %from, align 1" for i in range(_SUMS)]
+            body.append(f"  %x{i} = bitcast {sums} %s{i} to {operand}")
+            arguments = f"{operand} %x{i}, {operand} %w"
+        body.append(f"  %t{i} = call {sums} @{dot}({arguments})")
+    declared = f"{sums}, {operand}, {operand}" if accumulates else f"{operand}, {operand}"
+    seeds = [f"  %seed{i} = load volatile {sums}, ptr %from, align 1" for i in range(_CHAINS)]
+    stores = [f"  store volatile {sums} %t{i}, ptr %from, align 1" for i in range(_CHAINS)]
     return "\n".join(
         [
             f"declare {sums} @{dot}({declared})",
             "define void @peak(i64 %memory, i64 %count) {",
             "entry:",
             "  %from = inttoptr i64 %memory to ptr",
-            f"  %w = load {operand}, ptr %from, align 1",
+            f"  %w = load volatile {operand}, ptr %from, align 1",
+            f"  %x = load volatile {operand}, ptr %from, align 1",
+            *seeds,
             "  br label %loop",
             "loop:",
             "  %i = phi i64 [0, %entry], [%next, %loop]",

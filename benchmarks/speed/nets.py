@@ -1,8 +1,8 @@
 """The models that are measured, each with a feed for one sample.
 
-Those of this repository and two with random weights always; those of ../shared/models where there
-are such, the real ones with the first inputs of their data: `../shared/data/real_models.py` says
-which these are, and their states.
+Those of this repository, and those of ../shared/models where there are such, else two with random
+weights. The real ones, with the first inputs of their data, are a part of their own:
+`../shared/data/real_models.py` says which these are, and their states.
 """
 
 from __future__ import annotations
@@ -18,11 +18,21 @@ import onnx
 
 from models.random_nets import mobilenet_v2, resnet
 
-__all__ = ["ROOT", "SHARED", "Net", "iterate_nets", "iterate_nets_of_file", "random_feed"]
+__all__ = [
+    "ROOT",
+    "SHARED",
+    "Net",
+    "iterate_nets",
+    "iterate_nets_of_file",
+    "iterate_real_nets",
+    "random_feed",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
 _FEW = 4  # inputs of a real model that it is calibrated on
+#: Models with the layers of another one, which take the same time.
+_TWINS = ("cifar_mobilenetv2_uneven", "fsdd_attention_op13", "mlperf_tiny_resnet8_fix")
 
 
 @dataclass(frozen=True)
@@ -94,16 +104,25 @@ def _has_sequence_layers(model: onnx.ModelProto) -> bool:
 
 
 def iterate_nets(quick: bool = False) -> Iterator[Net]:
-    """Yield everything that is measured; for a quick look only the models of this repository."""
+    """Yield the models of this repository, one with random weights, and those beside it.
+
+    Without the latter, or for a quick look, one more with random weights.
+    """
     for path in sorted((ROOT / "models").glob("*.onnx")):
         yield from iterate_nets_of_file(path, ("venus",) if quick else ())
-    yield Net("MobileNetV2, random weights", mobilenet_v2(), "venus")
-    if quick:
+    paths = () if quick else sorted((SHARED / "models").glob("*.onnx"))
+    if not paths:
+        yield Net("MobileNetV2, random weights", mobilenet_v2(), "venus")
         yield Net("ResNet-20, random weights", resnet((16, 32, 64), 3), "venus")
         return
-    yield Net("ResNet-18, random weights", resnet((64, 128, 256, 512), 2), "venus", (1, 16, 64))
-    for path in sorted((SHARED / "models").glob("*.onnx")):
-        yield from iterate_nets_of_file(path)
+    yield Net("ResNet-18, random weights", resnet((64, 128, 256, 512), 2), "venus", (1, 16))
+    for path in paths:
+        if path.stem not in _TWINS:
+            yield from iterate_nets_of_file(path)
+
+
+def iterate_real_nets() -> Iterator[Net]:
+    """Yield the real models beside this repository, with the first inputs of their data."""
     if (SHARED / "data" / "real_models.py").is_file():
         yield from _real()
 

@@ -1,4 +1,4 @@
-"""The integer simulator beside onnxruntime, float32 and int8, on the same models in one run.
+"""The integer simulator beside onnxruntime, float32 and int8, and OpenVINO on the same models.
 
     python -m benchmarks.speed.simulator_speed [MODEL.onnx ...] [--platform venus] [--batch 1 64]
     [--threads 1]
@@ -29,18 +29,20 @@ import numpy as np
 from onnx import numpy_helper
 
 from .engines import (
-    ONNXRUNTIME_VARIANTS,
+    RIVALS,
     integer_graph,
     limit_threads,
     make_calls,
     make_onnxruntime_int8,
+    make_openvino_call,
+    write_qdq,
 )
 from .machine import describe_machine, measure_memory_bandwidth, measure_peak_macs
 from .nets import Net, iterate_nets, iterate_nets_of_file
 from .page import SPEED_HEAD, SpeedRow, format_table_row, speed_cells
 from .timing import Ratio, compute_ratio, measure_interleaved
 
-__all__ = ["Peak", "measure_net", "measure_peaks", "measure_thread_speedup"]
+__all__ = ["Peak", "QuantizedNet", "measure_net", "measure_peaks", "measure_thread_speedup"]
 
 #: The processor that has a row and nothing better, as LLVM calls it.
 PROCESSORS = {
@@ -71,52 +73,89 @@ def measure_peaks(threads: Sequence[int]) -> list[Peak]:
     ]
 
 
+@dataclass(frozen=True)
+class QuantizedNet:
+    """A net with its integer graph.
+
+    macs : multiply-accumulates of a sample.
+    """
+
+    net: Net
+    graph: Any
+    macs: int
+
+    @staticmethod
+    def make(net: Net) -> QuantizedNet:
+        """Quantize a net."""
+        return QuantizedNet(net, *integer_graph(net))
+
+
 def measure_net(
-    net: Net, peaks: Sequence[Peak], rounds: int, at_least: float
+    quantized: QuantizedNet, peaks: Sequence[Peak], rounds: int, at_least: float
 ) -> Iterator[SpeedRow]:
-    """Yield a line for every number of threads and batch."""
-    graph, macs = integer_graph(net)
+    """Yield a line for every number of threads and batch; more threads in batches only."""
+    net, graph = quantized.net, quantized.graph
     models: dict[str, bytes | str] = {
         "float32": net.model.SerializeToString(),
         **make_onnxruntime_int8(net),
     }
-    weights = sum(
-        numpy_helper.to_array(tensor).size for tensor in net.model.graph.initializer
-    )  # a byte each
+    qdq = write_qdq(graph)
     for peak in peaks:
         with limit_threads(peak.threads):
             engines = make_calls(graph, models, peak.threads)
             for batch in net.batches:
+                if peak.threads > 1 and batch == 1 and len(net.batches) > 1:
+                    continue
                 feed = net.sample(batch)
-                more = (
-                    measure_thread_speedup(graph, feed, peak.threads, rounds, at_least)
-                    if peak.threads > 1
-                    else None
-                )
-                runs = {
-                    name: (lambda run=run, feed=feed: run(feed)) for name, run in engines.items()
+                runs: dict[str, Callable[[], object]] = {
+                    name: partial(run, feed) for name, run in engines.items()
                 }
-                seconds = measure_interleaved(runs, rounds, at_least)
-                outputs: Any = engines["float32"](feed)
-                ends = sum(np.asarray(array).nbytes for array in (*feed.values(), *outputs))
-                yield SpeedRow(
-                    net.title,
-                    net.platform,
-                    batch,
-                    peak.threads,
-                    {
-                        name: 1e6 * statistics.median(times) / batch
-                        for name, times in seconds.items()
-                    },
-                    {
-                        name: compute_ratio(seconds["simulator"], seconds[name])
-                        if name in seconds
-                        else str(models[name])
-                        for name in ONNXRUNTIME_VARIANTS
-                    },
-                    1e6 * peak.bound(macs, (ends + weights) / batch),
-                    more,
-                )
+                why_not = {name: why for name, why in models.items() if isinstance(why, str)}
+                rival = qdq if isinstance(qdq, str) else make_openvino_call(qdq, peak.threads, feed)
+                if isinstance(rival, str):
+                    why_not["OpenVINO"] = rival
+                else:
+                    runs["OpenVINO"] = rival
+                yield _measure_row(quantized, peak, batch, runs, why_not, rounds, at_least)
+
+
+def _measure_row(
+    quantized: QuantizedNet,
+    peak: Peak,
+    batch: int,
+    runs: Mapping[str, Callable[[], object]],
+    why_not: Mapping[str, str],
+    rounds: int,
+    at_least: float,
+) -> SpeedRow:
+    """Measure the engines of `runs` in turn; `why_not` has the reasons of those that cannot run."""
+    net, feed = quantized.net, quantized.net.sample(batch)
+    gain = None
+    if peak.threads > 1:
+        gain = measure_thread_speedup(quantized.graph, feed, peak.threads, rounds, at_least)
+    seconds = measure_interleaved(runs, rounds, at_least)
+    outputs: Any = runs["float32"]()
+    weights = sum(  # a byte each
+        numpy_helper.to_array(tensor).size for tensor in net.model.graph.initializer
+    )
+    moved = weights + sum(np.asarray(array).nbytes for array in (*feed.values(), *outputs))
+    medians = {name: statistics.median(times) / batch for name, times in seconds.items()}
+    return SpeedRow(
+        net.title,
+        net.platform,
+        batch,
+        peak.threads,
+        {name: 1e6 * time for name, time in medians.items()},
+        {
+            name: compute_ratio(seconds["simulator"], seconds[name])
+            if name in seconds
+            else why_not[name]
+            for name in RIVALS
+        },
+        1e6 * peak.bound(quantized.macs, moved / batch),
+        gain,
+        quantized.macs / medians["simulator"] / peak.macs if peak.macs else None,
+    )
 
 
 def measure_thread_speedup(
@@ -161,9 +200,8 @@ def main() -> None:
     for net in [
         n for path in given.models for n in iterate_nets_of_file(path, given.platform)
     ] or iterate_nets():
-        for speed in measure_net(
-            replace(net, batches=given.batch or net.batches), machine, given.rounds, 0.1
-        ):
+        wanted = replace(net, batches=given.batch or net.batches)
+        for speed in measure_net(QuantizedNet.make(wanted), machine, given.rounds, 0.1):
             print(format_table_row(speed_cells(speed)), flush=True)
 
 

@@ -13,16 +13,20 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.speed import machine, simulator_speed, timing
+import lingeronnx as lo
+from benchmarks.speed import engines, machine, simulator_speed, tiles, timing
 from benchmarks.speed.nets import ROOT, iterate_nets, iterate_nets_of_file, random_feed
 from benchmarks.speed.page import (
     ColdStartRow,
     Figures,
+    KernelRow,
     QuantizeCostRow,
     SpeedRow,
+    TileRow,
     find_regressions,
     format_page,
     format_table_row,
+    merge_sections,
     speed_cells,
 )
 from benchmarks.speed.quantize_cost import measure_command
@@ -47,15 +51,17 @@ def speed(median=0.5, title="net", batch=64):
         "float32": Ratio(median, median - 0.1, median + 0.1),
         "u8s8": "no such node",
         "s8s8": Ratio(1, 1, 1),
+        "OpenVINO": Ratio(2, 1, 3),
     }
     return SpeedRow(
         title,
         "venus",
         batch,
         1,
-        {"simulator": 1234.5, "float32": 20.25, "s8s8": 0.5},
+        {"simulator": 1234.5, "float32": 20.25, "s8s8": 0.5, "OpenVINO": 600.0},
         ratios,
         0.125,
+        utilization=0.504,
     )
 
 
@@ -67,11 +73,16 @@ def figures(*speeds, cost=3.0, **machine):
     ]
     return Figures(
         {**MACHINE, **machine},
-        speeds,
-        costs,
-        [ColdStartRow("demo", "first", 9, 8, 20, 10)],
-        ["1 thread: much"],
+        speed=speeds,
+        peaks=["1 thread: much"],
+        cost=costs,
+        first=[ColdStartRow("demo", "first", 9, 8, 20, 10)],
     )
+
+
+def sections(*speeds, cost=3.0, **machine):
+    """Return the sections of such a run, as they are read from a file."""
+    return json.loads(json.dumps(figures(*speeds, cost=cost, **machine).to_sections()))
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -157,12 +168,11 @@ def test_a_line_of_the_table():
     """Every figure stands in its column, a dash where an engine could not run."""
     cells = speed_cells(speed())
     assert cells[:4] == ["net", "venus", "64", "1"]
-    assert cells[4:9] == ["1234", "20.2", "-", "0.5", "0.125"]
-    assert cells[9:] == ["0.50 (0.40-0.60)", "-", "1.00 (1.00-1.00)", "-"]
-    assert (
-        speed_cells(replace(speed(), threads=2, gain=Ratio(1.75, 1.5, 2.0)))[12]
-        == "1.75 (1.50-2.00)"
-    )
+    assert cells[4:9] == ["1234", "20.2", "-", "0.5", "600"]
+    assert cells[9:11] == ["0.125", "50 %"]
+    assert cells[11:] == ["0.50 (0.40-0.60)", "-", "1.00 (1.00-1.00)", "2.00 (1.00-3.00)", "-"]
+    two = speed_cells(replace(speed(), threads=2, gain=Ratio(1.75, 1.5, 2.0)))
+    assert two[15] == "1.75 (1.50-2.00)"
     assert format_table_row(cells[:2]) == "| net | venus |"
 
 
@@ -171,9 +181,16 @@ def test_the_page_has_well_formed_tables():
     told.
     """
     rows = [f"| avx2 {format_table_row(speed_cells(speed()))}"]
-    page = format_page(replace(figures(speed()), why_not={"net, u8s8": "no such node"}, rows=rows))
+    run = replace(
+        figures(speed()),
+        why_not={"net, u8s8": "no such node"},
+        rows=rows,
+        kernels=[KernelRow("net", "venus", 64, "Conv 3x3", 2, 4_000_000, 100.0, None)],
+        tiles=[TileRow(1, [2e9, None], [False, False]), TileRow(2, [3e9, 4e9], [True, False])],
+    )
+    page = format_page(merge_sections(sections(speed(), row="neon"), run.to_sections()))
     tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
-    assert [len(table.splitlines()) for table in tables] == [3, 3, 4, 3]
+    assert [len(table.splitlines()) for table in tables] == [3, 3, 3, 3, 4, 4, 3]
     for table in tables:
         assert len({row.count("|") for row in table.splitlines()}) == 1
     for text in (
@@ -181,9 +198,29 @@ def test_the_page_has_well_formed_tables():
         "1 thread: much",
         "- net, u8s8: no such node",
         "| net | 64 | MinMax | 1.0 | 1.0 |",
+        "| net | venus | 64 | Conv 3x3 | 2 | 4.00 | 100 | 40.0 | - |",
+        "| 1 | 2.0 | - |",
+        "| 2 | **3.0** | 4.0 |",
+        "### Earlier: a processor, neon",
         rows[0],
     ):
         assert text in page
+
+
+def test_figures_of_another_machine_are_kept_with_their_date():
+    """Law: a section replaces that of its machine; what was not measured stays."""
+    old = sections(speed(0.5), row="avx512-vnni", date="2025-01-01")
+    new = {"simulator": sections(speed(0.9))["simulator"]}
+    merged = merge_sections(old, new)
+    assert merged["simulator"] == new["simulator"]
+    assert merged["earlier"] == [old["simulator"]]
+    assert merged["quantize"] == old["quantize"]
+    again = merge_sections(merged, {"simulator": sections(speed(0.8))["simulator"]})
+    assert again["earlier"] == merged["earlier"]
+    back = merge_sections(again, {"simulator": old["simulator"]})
+    assert back["earlier"] == [again["simulator"]]
+    assert merge_sections(None, new)["earlier"] == []
+    assert "2025-01-01" in format_page(merged)
 
 
 # --- what became slower ---------------------------------------------------------------------------
@@ -193,8 +230,8 @@ def test_what_became_slower_is_told():
     """Law: worse by more than a tenth is told by name with both figures; less is not, nor what only
     one run has.
     """
-    before = json.loads(json.dumps(figures(speed(0.5), speed(1.0, batch=1), cost=3.0).to_dict()))
-    now = figures(speed(0.56), speed(1.09, batch=1), speed(9.0, "new"), cost=3.4).to_dict()
+    before = sections(speed(0.5), speed(1.0, batch=1), cost=3.0)
+    now = sections(speed(0.56), speed(1.09, batch=1), speed(9.0, "new"), cost=3.4)
     assert find_regressions(before, now) == [
         "slower than at the last commit: net, venus, batch 64, 1 thread(s): 0.56, was 0.50",
         "slower than at the last commit: net, lingeronnx, 64 samples: 3.40, was 3.00",
@@ -204,15 +241,20 @@ def test_what_became_slower_is_told():
     ]
 
 
+def test_an_earlier_run_on_this_machine_is_compared():
+    before = merge_sections(sections(speed(0.5)), sections(speed(0.1), row="portable"))
+    assert find_regressions(before, {"simulator": sections(speed(0.7))["simulator"]}) == [
+        "slower than at the last commit: net, venus, batch 64, 1 thread(s): 0.70, was 0.50"
+    ]
+
+
 @pytest.mark.parametrize("what, other", (("cpu", "another"), ("row", "portable")))
 def test_other_machines_are_not_compared(what, other):
-    """Law: another processor or row of instructions gives no verdict, and says so."""
-    (told,) = find_regressions(
-        figures(speed(0.1)).to_dict(), figures(speed(9.0), **{what: other}).to_dict()
-    )
-    assert told.startswith("not compared")
-    assert other in told
-    assert find_regressions(None, figures().to_dict()) == [
+    """Law: another processor or instruction set gives no verdict, and says so."""
+    assert find_regressions(sections(speed(0.1)), sections(speed(9.0), **{what: other})) == [
+        "not compared with the last commit: it has no figures of this machine"
+    ]
+    assert find_regressions(None, sections()) == [
         "nothing to compare with: the last commit has no figures"
     ]
 
@@ -277,10 +319,52 @@ def test_samples_fit_the_model():
     ids=lambda target: target.name,
 )
 def test_the_peak_is_that_of_the_instruction(target):
-    """The loop holds as many dot instructions as it has sums, and nothing takes them out."""
+    """The loop holds as many dot instructions as it has chains, and no more than its counter between."""
     assembly = _llvm.emit_assembly(machine._loop(target), target.triple, target.features)
     names = {"quads": "vpdpbusd", "pairs": "vpmaddwd", "signed": "sdot"}
-    assert len(re.findall(rf"\b{names[target.int8_operands]}\b", assembly)) == machine._SUMS
+    dots = [
+        index
+        for index, line in enumerate(assembly.splitlines())
+        if re.search(rf"\b{names[target.int8_operands]}\b", line)
+    ]
+    assert len(dots) == machine._CHAINS
+    assert dots[-1] - dots[0] <= machine._CHAINS
+
+
+def test_all_tiles_that_fit_are_measured():
+    """Law: a throughput for every tile whose sums fit the registers, and some are chosen."""
+    rows = tiles.measure_tiles(1)
+    used = tiles.get_instruction_set()
+    assert [row.rows for row in rows] == list(range(1, 9))
+    for row in rows:
+        for vectors, macs in enumerate(row.macs, 1):
+            assert (macs is not None) == (row.rows * vectors <= used.registers)
+    assert any(any(row.chosen) for row in rows)
+
+
+@pytest.mark.parametrize("name, kernel", (("cnn", "Conv 3x3"), ("lstm", "Lstm")))
+def test_products_of_kernels_are_those_of_the_model(name, kernel):
+    """The steps' multiply-accumulates are all that the normalized model has."""
+    (net, *_) = iterate_nets_of_file(ROOT / "models" / f"digits_{name}.onnx", ("generic",))
+    graph, macs = engines.integer_graph(net)
+    rows = tiles.measure_kernels(net.title, net.platform, graph, 1, 1e9, 1)
+    assert kernel in {row.kernel for row in rows}
+    assert sum(row.macs for row in rows) == macs
+
+
+def test_openvino_runs_the_same_graph():
+    pytest.importorskip("openvino")
+    (net,) = iterate_nets_of_file(ROOT / "models" / "digits_cnn.onnx")
+    graph, _ = engines.integer_graph(net)
+    feed = net.sample(4)
+    found = engines.make_openvino_call(engines.write_qdq(graph), 1, feed)()
+    expected = lo.Session(graph).run(None, feed)[0]
+    assert np.abs(next(iter(found.values())) - expected).max() < 0.2 * np.abs(expected).max()
+
+
+def test_without_openvino_it_says_so(monkeypatch):
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None)
+    assert engines.write_qdq(None).startswith("openvino is not installed")
 
 
 def test_memory_is_that_of_the_measured_process():

@@ -239,4 +239,4 @@ def test_the_extra_all_has_every_optional_dependency_of_users():
     extras = SETTINGS["options.extras_require"]
     (line,) = extras["all"].split()
     named = set(re.fullmatch(r"lingeronnx\[([\w,]+)\]", line)[1].split(","))
-    assert named == set(extras) - {"all", "test", "docs", "dev"}
+    assert named == set(extras) - {"all", "bench", "test", "docs", "dev"}

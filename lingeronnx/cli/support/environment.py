@@ -25,7 +25,7 @@ _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)\s*(?P<limits>[^;]*)(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?"
 )
 _LIMIT = re.compile(r"(?P<sign>>=|==|<)\s*(?P<version>[\w.+]+)")
-_DEVELOPER_EXTRAS = ("test", "dev")  # extras for the development of lingeronnx
+_DEVELOPER_EXTRAS = ("test", "bench", "dev")  # extras for the development of lingeronnx
 _MIN_FREE_DISK_BYTES = 200e6  # kernels, graphs and dumps need about that much
 
 
