@@ -93,7 +93,9 @@ def test_openvino_takes_any_batch(name, platform):
     """Of a chip's graph, too, and recurrent layers: it gives what it gives for the samples alone."""
     openvino = pytest.importorskip("openvino")
     made = lo.quantize(f"models/digits_{name}.onnx", None, platform=platform, effort="fast")
-    model = openvino.Core().compile_model(ir.to_bytes(lo.convert(made.graph, "qdq").graph), "CPU")
+    core = openvino.Core()
+    file = core.read_model(ir.to_bytes(lo.convert(made.graph, "qdq").graph))
+    model = core.compile_model(file, "CPU")
     x = np.random.default_rng(0).standard_normal((5, 1, 8, 8)).astype(np.float32)
     together = model([x])[0]
     single = np.concatenate([model([x[i : i + 1]])[0] for i in range(5)])
