@@ -82,9 +82,8 @@ def measure_peak_macs(threads: int) -> float | None:
     memory = [np.ones(256, np.uint8) for _ in range(threads)]
     per_dword = 2 if used.int8_operands == "pairs" else 4
     each = _CHAINS * used.lanes * per_dword * _CALLS
-    return (
-        each / _seconds(lambda thread: code(memory[thread].ctypes.data, _CALLS), threads) * threads
-    )
+    seconds = _seconds(lambda thread: code(memory[thread].ctypes.data, _CALLS), threads, 30)
+    return each / seconds * threads
 
 
 def measure_memory_bandwidth(threads: int) -> float:

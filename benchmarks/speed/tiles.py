@@ -34,7 +34,8 @@ __all__ = ["WIDTHS", "measure_kernels", "measure_tiles"]
 #: Numbers of outputs for which the table tells the chosen tiles.
 WIDTHS = (8, 10, 16, 24, 32, 48, 64, 96, 128, 256)
 _ROWS, _VECTORS = 8, 4  # the largest tiles
-_PIXELS, _TAPS = 64, 128  # of a call; weights of 4 vectors of 8 lanes take 16 KB
+_PIXELS, _TAPS = 1024, 128  # of a call; weights of 4 vectors of 8 lanes take 16 KB
+_WINDOWS = 64  # different ones, which overlap
 _LINE = 16  # int32 of 64 bytes
 _SECONDS = 0.004  # of a round
 
@@ -82,14 +83,15 @@ def _make_tile_run(instructions: InstructionSet, rows: int, vectors: int) -> Cal
     code = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(_register_tile.ARGUMENTS))(address)
     pixels, lanes = _PIXELS // rows * rows, vectors * instructions.lanes
     arrays = {
-        "source": _make_aligned(_PIXELS + _TAPS),
-        "table": np.arange(pixels, dtype=np.int32) * 4,
+        "source": _make_aligned(_WINDOWS + _TAPS),
+        "table": np.arange(pixels, dtype=np.int32) % _WINDOWS * 4,
         "weight": _make_aligned(_TAPS * lanes),
         "bias": _make_aligned(lanes),
-        "out": _make_aligned(pixels * lanes),
+        "out": _make_aligned(lanes),
         "taps": np.arange(_TAPS, dtype=np.int32) * 4,
     }
-    numbers = {"pixels": pixels, "step": lanes, "count": lanes, "length": _TAPS}
+    # all rows are stored in one place: stores to memory are not the tile's
+    numbers = {"pixels": pixels, "step": 0, "count": lanes, "length": _TAPS}
     arguments = [
         arrays[name].ctypes.data if name in arrays else numbers.get(name, 0)
         for name in _register_tile.ARGUMENTS
@@ -114,7 +116,8 @@ def _measure(
 ) -> dict[Any, float]:
     """Return the median over the rounds of the shortest of the calls that fill `at_least` seconds.
 
-    Calls are of single threads and short, so that the shortest is one that nothing interrupted.
+    A call computes in this thread alone, whose processor time counts: what other processes take
+    from it does not.
     """
     found: dict[Any, list[float]] = {key: [] for key in runs}
     for run in runs.values():
@@ -122,9 +125,10 @@ def _measure(
     for _ in range(rounds):
         for key, run in runs.items():
             best, stop = math.inf, time.perf_counter() + at_least
-            while (start := time.perf_counter()) < stop:
+            while time.perf_counter() < stop:
+                start = time.thread_time()
                 run()
-                best = min(best, time.perf_counter() - start)
+                best = min(best, time.thread_time() - start)
             found[key].append(best)
     return {key: statistics.median(seconds) for key, seconds in found.items()}
 
