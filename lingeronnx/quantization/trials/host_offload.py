@@ -3,12 +3,14 @@
 Eight bits are few for a power spectrum, for a logarithm, or for the coordinates of boxes. Such
 nodes before the first layers of a graph, or after its last ones, are candidates: the model is
 quantized with and without them on the host, and the evidence decides. The same holds for the cells
-of states that are fed back (`prepare.recurrent_states`) and for their gates.
+of states that are fed back (`prepare.recurrent_states`) and for their gates. A model that is such a
+front end alone keeps its transform, in 16 bits if the target has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from ...ir import float_ops, ir
@@ -34,6 +36,7 @@ from .trial import Criterion, Proposal, Proposals
 __all__ = [
     "HostOffload",
     "find_offload_candidates",
+    "find_power_tail",
     "make_criterion",
     "place_required_host_nodes",
     "select_required_host_nodes",
@@ -49,11 +52,31 @@ _MIN_GATE_GAIN_DB = 0.3  # for gates, if an output is below _MIN_SQNR_DB
 _MIN_WEAK_NODE_GAIN_DB = 0.5  # for nodes of low SQNR, if an output is below _MIN_SQNR_DB
 _MIN_SQNR_DB = 30.0  # more candidates are tried if an output or a part of it is below that
 _UNUSABLE_SQNR_DB = 10.0  # an output below that is useless
+_SPECTRUM_BITS = 16  # of a transform whose power spectrum is an output of the model
 _MAX_PART_SQNR_DB = 60.0  # the SQNR of a part above that counts as this
 
 _NOT_TRIED_NOTE = (
     "host offload of the graph's ends was not evaluated: effort is {}; pass --effort normal"
 )
+
+
+@dataclass(frozen=True)
+class _Alternative:
+    """Nodes to try on the host.
+
+    Attributes
+    ----------
+    nodes
+        {node: reason}.
+    min_gain_db
+        Smallest gain of some output that they need.
+    bits
+        Width of the activations of the other nodes; None for that of the settings.
+    """
+
+    nodes: dict[str, str]
+    min_gain_db: float
+    bits: int | None = None
 
 
 class HostOffload:
@@ -89,17 +112,17 @@ class HostOffload:
         if in_parts and _has_poor_output(best):
             # before the others: the loss of these nodes hides the others' gains
             low_sqnr_nodes = select_low_sqnr_nodes_to_offload(best, log)
-            alternatives.insert(0, (low_sqnr_nodes, _MIN_WEAK_NODE_GAIN_DB))
-        for nodes, min_gain_db in alternatives:
-            if not nodes.keys() - required.keys() - prepared.parts.floats.keys():
+            alternatives.insert(0, _Alternative(low_sqnr_nodes, _MIN_WEAK_NODE_GAIN_DB))
+        for alternative in alternatives:
+            if not alternative.nodes.keys() - required.keys() - prepared.parts.floats.keys():
                 continue
-            host = {**required, **nodes}
+            host = {**required, **alternative.nodes}
             verdict = yield Proposal(
-                build=partial(_build_offloaded, best, prepared, host, log),
+                build=partial(_build_offloaded, best, prepared, host, log, alternative.bits),
                 compare=_compare_offloads,
-                criterion=make_criterion(min_gain_db),
+                criterion=make_criterion(alternative.min_gain_db),
                 condition=partial(_may_replace, best),
-                describe=partial(_describe, best),
+                describe=partial(_describe, best, alternative.bits),
             )
             best = verdict.best
             if verdict.accepted:
@@ -131,17 +154,24 @@ def _may_replace(old: Candidate, new: Candidate) -> bool:
     return keeps_chip(old, new) or criterion.is_rescue(_compare_offloads(old, new))
 
 
-def _describe(old: Candidate, new: Candidate, gain: Gain) -> Candidate:
-    """Return `new`, with a note on the gain if that costs the single chip part of `old`."""
-    if keeps_chip(old, new):
-        return new
-    note = (
-        "the nodes that are measured to be better in float split the chip's work into several "
-        f"parts: the worst output has {gain.old_worst_db:.1f} dB in a single part, "
-        f"{gain.old_worst_db + gain.worst_output_db:.1f} dB with the host "
-        f"{new.fidelity.measured_on}; --cells chip keeps a single part"
-    )
-    return new.with_notes([note])
+def _describe(old: Candidate, bits: int | None, new: Candidate, gain: Gain) -> Candidate:
+    """Return `new`, with notes on several chip parts instead of one, and on its width `bits`."""
+    notes = []
+    new_worst_db = gain.old_worst_db + gain.worst_output_db
+    if not keeps_chip(old, new):
+        notes.append(
+            "the nodes that are measured to be better in float split the chip's work into several "
+            f"parts: the worst output has {gain.old_worst_db:.1f} dB in a single part, "
+            f"{new_worst_db:.1f} dB with the host {new.fidelity.measured_on}; --cells chip keeps a "
+            "single part"
+        )
+    if bits is not None:
+        notes.append(
+            f"layers in front of a power spectrum have {bits} bits, what follows it is in float: "
+            f"the worst output has {new_worst_db:.1f} dB instead of {gain.old_worst_db:.1f} dB "
+            f"{new.fidelity.measured_on}"
+        )
+    return new.with_notes(notes) if notes else new
 
 
 def _has_poor_output(best: Candidate) -> bool:
@@ -149,25 +179,24 @@ def _has_poor_output(best: Candidate) -> bool:
     return min(output_sqnr_levels(best)) < _MIN_SQNR_DB
 
 
-def _list_alternatives(best: Candidate, in_parts: bool) -> list[tuple[dict[str, str], float]]:
-    """List the offloads to try as ({node: reason}, minimum gain in dB), in order.
+def _list_alternatives(best: Candidate, in_parts: bool) -> list[_Alternative]:
+    """List the offloads to try, in order.
 
     Those that are in float anyway are left out. `in_parts` is the result of `_runs_in_parts`.
     """
     host_by_default = best.prepared.parts.floats.keys()
     offloads = _list_offloads(best, in_parts, _has_poor_output(best))
-    return [(nodes, gain_db) for nodes, gain_db in offloads if nodes.keys() - host_by_default]
+    return [offload for offload in offloads if offload.nodes.keys() - host_by_default]
 
 
-def _list_offloads(
-    best: Candidate, in_parts: bool, has_poor_output: bool
-) -> list[tuple[dict[str, str], float]]:
-    """List the offloads to try in order, as ({node: reason}, minimum gain in dB).
+def _list_offloads(best: Candidate, in_parts: bool, has_poor_output: bool) -> list[_Alternative]:
+    """List the offloads to try in order.
 
     These are the fronts and tails of `find_offload_candidates`, fewer with recurrent states unless
     the model runs in parts (`in_parts`, see `_runs_in_parts`), then the cell updates if the setting
     `cells` is "auto". If an output is poor, `_cheap_host_nodes` come first if `in_parts`, and the
-    gates last unless `cells` is "chip".
+    gates last unless `cells` is "chip". What follows a power spectrum comes last, with 16 bits for
+    the transform in front of it if the target has them.
     """
     prepared, conf = best.prepared, best.prepared.conf
     graph, target = prepared.graph, prepared.target
@@ -176,25 +205,37 @@ def _list_offloads(
     else:
         has_poor_part = any(clamp_sqnr_db(part.sqnr) < _MIN_SQNR_DB for part in best.fidelity.parts)
         candidates = find_offload_candidates(graph, has_poor_output, has_poor_part)
-    trials = [(candidate, _MIN_GAIN_DB) for candidate in candidates]
+    offloads = [_Alternative(candidate, _MIN_GAIN_DB) for candidate in candidates]
     if in_parts and has_poor_output:
-        trials.insert(0, (_cheap_host_nodes(prepared), _MIN_CELL_GAIN_DB))
+        offloads.insert(0, _Alternative(_cheap_host_nodes(prepared), _MIN_CELL_GAIN_DB))
     if conf.cells == "auto":
-        trials.append((find_cell_updates(graph, conf.state, target), _MIN_CELL_GAIN_DB))
+        cells = find_cell_updates(graph, conf.state, target)
+        offloads.append(_Alternative(cells, _MIN_CELL_GAIN_DB))
     if conf.cells != "chip" and has_poor_output:
         for masks in (False, True):
-            trials.append((find_gates(graph, conf.state, target, masks), _MIN_GATE_GAIN_DB))
-    return trials
+            gates = find_gates(graph, conf.state, target, masks)
+            offloads.append(_Alternative(gates, _MIN_GATE_GAIN_DB))
+    if has_poor_output:
+        bits = _SPECTRUM_BITS if _SPECTRUM_BITS in target.bits else None
+        offloads.append(_Alternative(find_power_tail(graph), _MIN_GAIN_DB, bits))
+    return offloads
 
 
 def _build_offloaded(
-    best: Candidate, prepared: PreparedModel, host: dict[str, str], log: RunLog
+    best: Candidate,
+    prepared: PreparedModel,
+    host: dict[str, str],
+    log: RunLog,
+    bits: int | None = None,
 ) -> Candidate:
     """Plan, refine and measure `prepared` with the nodes `host` in float as well.
 
-    `best` provides calibration and refined layers. Raises ConstraintError if the model cannot be
-    planned, such as for a scale that the chip lacks with `require_chip`.
+    `best` provides calibration and refined layers; `bits` is the width of activations and weights,
+    None for that of the settings. Raises ConstraintError if the model cannot be planned, such as
+    for a scale that the chip lacks with `require_chip`.
     """
+    if bits is not None:
+        prepared = prepared.with_settings({"bits": bits})
     # Float nodes stay in float: a node downstream of an offloaded end may look like work for the
     # chip again.
     offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
@@ -494,6 +535,34 @@ def _nodes_feeding_layers(
         if is_layer(node) or any(id(consumer) in feeding for consumer in consumers):
             feeding.add(id(node))
     return feeding
+
+
+def find_power_tail(model: ir.Model) -> dict[str, str]:
+    """Return the powers of linear layers, and all nodes downstream, of a model that is a front end.
+
+    That is a spectrum, mel filters and a logarithm whose result is an output, without layers of a
+    network. The power of a quiet band is far below a step of 8 bits, and the logarithm shows it.
+
+    Returns
+    -------
+    dict
+        {node: reason}; empty for a model with other layers, or without such a spectrum.
+    """
+    get_op_types = _make_op_types_lookup(model)
+    nodes = list(model.graph)
+    if not _find_spectrum_nodes(nodes, get_op_types) or _nodes_up_to_spectrum(nodes, get_op_types):
+        return {}
+    linear: set[int] = set()  # downstream of a layer
+    tail: dict[int, str] = {}
+    for node in nodes:
+        producers = {id(producer) for producer in _producers(node)}
+        is_power = _is_square(node) and not producers.isdisjoint(linear)
+        if is_power or not producers.isdisjoint(tail):
+            tail[id(node)] = str(node.name)
+        if count_macs(node) > 0 or not producers.isdisjoint(linear):
+            linear.add(id(node))
+    reason = "follows a power spectrum: measured to be better in float"
+    return dict.fromkeys(tail.values(), reason)
 
 
 def _is_expectation_over_softmax(node: ir.Node) -> bool:

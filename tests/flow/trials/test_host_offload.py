@@ -20,6 +20,7 @@ from lingeronnx.quantization.trials.evidence import compare_outputs
 from lingeronnx.quantization.trials.host_offload import (
     HostOffload,
     find_offload_candidates,
+    find_power_tail,
     make_criterion,
 )
 from tests.nets import Net, samples
@@ -185,9 +186,10 @@ def test_a_single_chip_part_is_given_up_only_for_an_output_of_no_use(
 ) -> None:
     """A candidate that is not chip-ready any more, but for its outputs like the one before."""
     old, new = _candidate(before), _candidate(after)
+    alternative = host_offload._Alternative({"cell": "why"}, 0.5)
     monkeypatch.setattr(host_offload, "keeps_chip", lambda *_: False)
     monkeypatch.setattr(host_offload, "_runs_in_parts", lambda _: False)
-    monkeypatch.setattr(host_offload, "_list_alternatives", lambda *_: [({"cell": "why"}, 0.5)])
+    monkeypatch.setattr(host_offload, "_list_alternatives", lambda *_: [alternative])
     monkeypatch.setattr(host_offload, "select_required_host_nodes", lambda _: {})
     monkeypatch.setattr(host_offload, "_build_offloaded", lambda *_: new)
     monkeypatch.setattr(HostOffload, "find_obstacle", lambda *_: None)
@@ -218,3 +220,35 @@ def _candidate(levels: list[float]) -> _FakeCandidate:
     errors, power = np.ones((len(levels), 4)), np.ones(len(levels))
     fidelity = Fidelity(outputs, "on 4 samples", (), errors=errors, power=power)
     return _FakeCandidate(fidelity, SimpleNamespace(parts=SimpleNamespace(floats={})))
+
+
+@pytest.mark.parametrize("platform", ("generic", "venus"))
+def test_a_front_end_alone_has_its_power_spectrum_in_float(platform: str) -> None:
+    """Transform, power, mel filters and logarithm, whose result is the output: 8 bits lose quiet
+    bands.
+    """
+    net = Net(_FRAMES, _WINDOW)
+    model = net.graph(_front(net, "mel"))
+    result = lo.quantize(model, _waves(64), platform=platform)
+    host = [node for node in result.report.host_part if "follows a power spectrum" in node.why]
+    assert [node.macs for node in host if node.macs] == [_FRAMES * _BINS * _MEL]
+    fast = lo.quantize(model, _waves(64), platform=platform, effort="fast").report
+    assert any("effort is fast" in note for note in fast.notes)
+    (output,) = result.report.outputs.values()
+    (fast_output,) = fast.outputs.values()
+    assert output["sqnr"] > fast_output["sqnr"] + (25 if platform == "generic" else 3)
+    assert 0.5 < result.report.integer_macs < 1
+    has_note = any(
+        "layers in front of a power spectrum have 16 bits" in n for n in result.report.notes
+    )
+    assert has_note is (platform == "generic")
+
+
+def test_a_power_tail_is_only_that_of_a_front_end() -> None:
+    net = Net(_FRAMES, _WINDOW)
+    assert find_power_tail(net.graph(_front(net, "magnitude")))
+    net = Net(_FRAMES, _WINDOW)
+    assert find_power_tail(net.graph(_network(net, _front(net, "mel"), _MEL))) == {}
+    net = Net(_FRAMES, _WINDOW)
+    plain = net.node("MatMul", "x", net.const(np.ones((_WINDOW, 3), np.float32)))
+    assert find_power_tail(net.graph(plain)) == {}
