@@ -5,13 +5,16 @@ Packing, memory and cost depend on shapes, and hardly on scales.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ...common.errors import ConstraintError, ModelError
 from ...ir import ir
 from ...operators.chip_part import extract_chip_part
-from ...operators.integer_ops import CLIP
+from ...operators.integer_ops import CLIP, CONV2D, LINEAR
 from ...operators.lowering_context import LoweringResult
 from ...operators.macs import count_macs
 from ...quantization.config import QuantConfig
@@ -25,6 +28,8 @@ from ...quantization.scales import ScalePolicy, assign_qparams, group_shared_sca
 from ...targets import AppliedRewrite, PackerArguments, Target
 
 __all__ = ["Forecast", "forecast_deployment"]
+
+_REFINED_OPERATORS = (CONV2D.name, LINEAR.name)  # with input, weight [O, ...] and bias
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
     graph, choice = lowered.graph, None
     rewrites: Sequence[AppliedRewrite] = ()
     fallbacks, host = split_float_nodes(model, partition.floats, partition.integer_node_ids)
+    _separate_biases(graph)
     if not fallbacks:
         graph, rewrites = target.run_backend_passes(graph)
         choice = target.evaluate_packing(extract_chip_part(target.with_safe_names(graph), target))
@@ -108,6 +114,27 @@ def _lower_with_placeholder_scales(partition: Partition, target: Target) -> Lowe
         return lower(partition, plan, target)
     except (ConstraintError, ModelError):
         return None
+
+
+def _separate_biases(graph: ir.Model) -> None:
+    """Give each of several nodes with the same weight a bias of its own, in place.
+
+    The refinement of `quantize` does so: each node's bias takes up its own mean error. The
+    constants that a chip cannot share then count as often as in the written graph.
+    """
+    weighted_nodes = [node for node in graph.graph if node.op_type in _REFINED_OPERATORS]
+    use_counts = Counter(node.inputs[1] for node in weighted_nodes)
+    for node in weighted_nodes:
+        weight = ir.const_value(node.inputs[1])
+        if weight is None or use_counts[node.inputs[1]] == 1:
+            continue
+        if len(node.inputs) < 3:
+            node.resize_inputs(3)
+        bias = ir.const_value(node.inputs[2])
+        if bias is None:
+            bias = np.zeros(len(weight), np.int32)
+        name = ir.unique_tensor_name(graph, f"{node.outputs[0].name}_bias")
+        node.replace_input_with(2, ir.add_initializer(graph, name, bias))
 
 
 def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Model:

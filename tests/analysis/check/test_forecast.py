@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.luna import ARCS
@@ -139,3 +140,29 @@ def test_no_price_where_nothing_can_be_lowered():
     assert report.cost is None
     assert report.program.parts == ()
     assert report.to_dict()["runs"] == ""
+
+
+@pytest.mark.parametrize("platform", ["venus", "arcs"])
+def test_weights_that_a_chip_cannot_share_are_foretold(platform):
+    """The refined bias of each step of a recurrent layer is its own; where a chip copies the
+    weights with it, they count once for each step, as in the written graph.
+    """
+    rng = np.random.default_rng(2)
+    length, size = 8, 16
+    shapes = {"W": (1, 3 * size, 6), "R": (1, 3 * size, size), "B": (1, 6 * size)}
+    weights = [
+        numpy_helper.from_array(rng.normal(size=shape).astype(np.float32) / 4, name)
+        for name, shape in shapes.items()
+    ]
+    layer = helper.make_node(
+        "GRU", ["x", *shapes], ["y"], "gru", hidden_size=size, linear_before_reset=1
+    )
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [length, 1, 6])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [length, 1, 1, size])]
+    graph = helper.make_graph([layer], "steps", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    ahead = lo.check(model, platform=platform).cost.weights
+    report = lo.quantize(model, platform=platform).report
+    assert ahead == pytest.approx(report.cost.weights, rel=0.02)
+    fast = lo.quantize(model, platform=platform, effort="fast").report
+    assert report.cost.weights > 4 * fast.cost.weights  # with the biases of the model, shared
