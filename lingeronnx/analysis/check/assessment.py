@@ -26,7 +26,11 @@ from ...quantization import normalize_model
 from ...quantization.calibration import TensorStats
 from ...quantization.config import QuantConfig
 from ...quantization.factor_groups import partition_with_clip_fallback
-from ...quantization.normalize.folding.scalar_inputs import find_scalar_inputs, format_fix_option
+from ...quantization.normalize.folding.scalar_inputs import (
+    find_scalar_inputs,
+    format_fix_option,
+    format_fix_suggestion,
+)
 from ...quantization.partition import Partition
 from ...quantization.prepare.recurrent_states import propose_states
 from ...quantization.report import FloatNode, format_float_nodes, split_float_nodes
@@ -487,7 +491,11 @@ class _CommandLine:
         state_words = [
             word for output, name in states.items() for word in ("--state", f"{output}={name}")
         ]
-        fix_words, sampled = self._split_inputs(graph, set(states.values()))
+        fixed, sampled = self._split_inputs(graph, set(states.values()))
+        values = {str(value.name): value for value in graph.graph.inputs}
+        fix_words = [
+            word for name in fixed for word in format_fix_option(values[name]).split(" ", 1)
+        ]
         words = [*self.options, *fix_words, *state_words]
         command = ["lingeronnx", "quantize", self.path, "--platform", platform.platform]
         steps = []
@@ -496,6 +504,8 @@ class _CommandLine:
         else:
             if self.data is None:
                 steps.append(f"store typical samples: {_format_savez(sampled)}")
+            if fixed:
+                steps.append(format_fix_suggestion(graph, fixed))
             steps.append(join_shell([*command, "--calib", self.data or "calib.npz", *words]))
             image_words = _image_folder_words(sampled)
             if self.data is None and image_words:
@@ -509,23 +519,21 @@ class _CommandLine:
     def _split_inputs(
         self, graph: ir.Model, states: Collection[str]
     ) -> tuple[list[str], list[InputSpec]]:
-        """Split the inputs that are no states: options that fix scalars, and inputs with samples.
+        """Split the inputs that are no states: names of scalars, and inputs with samples.
 
         Scalars that the user fixed already are in neither.
         """
         user_fixed = {word.partition("=")[0] for word in self.options}
         scalars = set(find_scalar_inputs(graph))
-        values = {str(value.name): value for value in graph.graph.inputs}
-        fix_words: list[str] = []
-        sampled = []
+        fixed, sampled = [], []
         for spec in get_input_specs(graph):
             if spec.name in states:
                 continue
             if spec.name not in scalars:
                 sampled.append(spec)
             elif spec.name not in user_fixed:
-                fix_words += format_fix_option(values[spec.name]).split(" ", 1)
-        return fix_words, sampled
+                fixed.append(spec.name)
+        return fixed, sampled
 
 
 def _format_savez(specs: Sequence[InputSpec]) -> str:

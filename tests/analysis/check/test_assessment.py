@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper
 
 import lingeronnx as lo
 from lingeronnx.cli import main
@@ -51,6 +52,42 @@ def test_the_whole_text(tmp_path):
     words[words.index("calib.npz")] = str(tmp_path / "calib.npz")
     result = CliRunner().invoke(main, [*words[1:], "--effort", "fast"])
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    "factors, suggestion",
+    [
+        ([0], "--fix rate=1 (rate: it is multiplied by 0, so that any number will do)"),
+        ([3], "--fix rate=1 (rate: this value has no effect)"),
+        ([0, 8000], "--fix rate=8000 (rate: the model compares it with that number)"),
+    ],
+    ids=["multiplied by 0", "multiplied", "compared"],
+)
+def test_a_setting_is_suggested_with_the_reason_for_its_number(factors, suggestion):
+    """A number that the model compares the setting with comes first."""
+    nodes = [
+        helper.make_node("Mul", ["rate", "factor0"], ["product"]),
+        helper.make_node("Cast", ["product"], ["added"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "added"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])]
+    if len(factors) > 1:
+        nodes.append(helper.make_node("Equal", ["rate", "factor1"], ["is_slow"]))
+        outputs.append(helper.make_tensor_value_info("is_slow", TensorProto.BOOL, []))
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4]),
+        helper.make_tensor_value_info("rate", TensorProto.INT64, []),
+    ]
+    constants = [
+        helper.make_tensor(f"factor{index}", TensorProto.INT64, [], [factor])
+        for index, factor in enumerate(factors)
+    ]
+    graph = helper.make_graph(nodes, "setting", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    lines = lo.assess(model).lines()
+    assert any(line.endswith(f"then fix it with {suggestion}") for line in lines)
+    assert any(" --calib calib.npz " + suggestion.partition(" (")[0] in line for line in lines)
 
 
 def test_the_counts_are_those_of_check(tmp_path):

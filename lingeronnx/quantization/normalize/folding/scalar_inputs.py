@@ -31,6 +31,7 @@ _IDENTITY_OPERANDS: Mapping[tuple[str, int], float] = {
     **{(op_type, 0): float_ops.IDENTITY_OPERANDS[op_type] for op_type in ("Add", "Mul")},
 }
 _NO_EFFECT_REASON = "this value has no effect"
+_UNUSED_REASON = "it is multiplied by 0, so that any number will do"
 _AT_LEAST, _AT_MOST = "at least", "at most"
 #: (operator, index of the scalar) -> how it compares with the data if every element passes.
 _COMPARISON_SIDES: Mapping[tuple[str, int], str] = {
@@ -111,7 +112,7 @@ def _choose_suggestion(value: ir.Value) -> _Suggestion:
     for number, reason in _iter_suggestions(value):
         if is_integer and number != int(number):
             continue
-        if reason != _NO_EFFECT_REASON:
+        if reason not in (_NO_EFFECT_REASON, _UNUSED_REASON):
             return _Suggestion(number, reason)
         no_effect = no_effect or _Suggestion(number, reason)
     return no_effect or fallback
@@ -137,6 +138,8 @@ def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
             yield from _iter_comparison_suggestions(node, index)
         elif node.op_type == "Equal":
             yield from _iter_equality_suggestions(node, index)
+        elif node.op_type == "Mul" and _is_zero(node.inputs[1 - index]):
+            yield 1, _UNUSED_REASON
         elif (node.op_type, index) in _IDENTITY_OPERANDS:
             yield _IDENTITY_OPERANDS[node.op_type, index], _NO_EFFECT_REASON
         elif node.op_type == "NonMaxSuppression" and index in _NMS_DEFAULTS:
@@ -176,6 +179,12 @@ def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[fl
         )
     elif _is_probability(operand):
         yield 0.5, "compared with probabilities"
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Whether `value` is a constant of zeros."""
+    array = None if value is None else ir.const_value(value)
+    return array is not None and array.size > 0 and not np.any(array)
 
 
 def _is_probability(value: ir.Value | None) -> bool:
