@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -31,14 +32,20 @@ def main() -> None:
     plain = [Text.from_ansi(line).plain.strip() for line in lines]
     end = next(n for n, line in enumerate(plain) if line.startswith("written "))
     text = "\n".join(lines[:end])  # what follows has paths and a time
+    shown = [Text("$ lingeronnx demo", style="bold"), Text.from_ansi(text.rstrip())]
+    write_picture(shown, "lingeronnx demo", root / "docs" / "images" / "demo.svg")
+
+
+def write_picture(lines: Iterable[Text], title: str, path: Path) -> None:
+    """Write lines as a picture of a terminal, without fonts of another host."""
     with open(os.devnull, "w", encoding="utf-8") as null_device:
         console = Console(record=True, width=WIDTH, file=null_device)
-        console.print(Text("$ lingeronnx demo", style="bold"))
-        console.print(Text.from_ansi(text.rstrip()))
+        for line in lines:
+            console.print(line)
         console.print()  # the last line of the picture is cut off below
-        svg = console.export_svg(title="lingeronnx demo")
-    svg = re.sub(r" *@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)  # no fonts of another host
-    (root / "docs" / "images" / "demo.svg").write_text(svg, encoding="utf-8")
+        svg = console.export_svg(title=title)
+    svg = re.sub(r" *@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
+    path.write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 from ...common.errors import ConstraintError, ModelError
 from ...ir import ir
 from ...operators.chip_part import extract_chip_part
-from ...operators.integer_ops import CLIP, CONV2D, LINEAR
+from ...operators.integer_ops import CLIP, find_integer_op
 from ...operators.lowering_context import LoweringResult
 from ...operators.macs import count_macs
 from ...quantization.config import QuantConfig
@@ -28,8 +28,6 @@ from ...quantization.scales import ScalePolicy, assign_qparams, group_shared_sca
 from ...targets import AppliedRewrite, PackerArguments, Target
 
 __all__ = ["Forecast", "forecast_deployment"]
-
-_REFINED_OPERATORS = (CONV2D.name, LINEAR.name)  # with input, weight [O, ...] and bias
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _separate_biases(graph: ir.Model) -> None:
     The refinement of `quantize` does so: each node's bias takes up its own mean error. The
     constants that a chip cannot share then count as often as in the written graph.
     """
-    weighted_nodes = [node for node in graph.graph if node.op_type in _REFINED_OPERATORS]
+    weighted_nodes = [node for node in graph.graph if _has_weight_rows(node)]
     use_counts = Counter(node.inputs[1] for node in weighted_nodes)
     for node in weighted_nodes:
         weight = ir.const_value(node.inputs[1])
@@ -135,6 +133,12 @@ def _separate_biases(graph: ir.Model) -> None:
             bias = np.zeros(len(weight), np.int32)
         name = ir.unique_tensor_name(graph, f"{node.outputs[0].name}_bias")
         node.replace_input_with(2, ir.add_initializer(graph, name, bias))
+
+
+def _has_weight_rows(node: ir.Node) -> bool:
+    """Whether a node has a weight [O, ...] at input 1, with one output channel per row."""
+    form = find_integer_op(node)
+    return form is not None and form.channel_axis == 0
 
 
 def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Model:
