@@ -108,3 +108,17 @@ def test_weights_of_recurrent_layers_are_int32_and_read_as_8_bits(platform):
     np.testing.assert_array_equal(
         lo.Session(made.graph).run(None, x)[0], lo.Session(again.graph).run(None, x)[0]
     )
+
+
+def test_the_mean_of_an_image_is_global():
+    """OpenVINO computes an AveragePool of a whole image wrongly between scales; windows stay."""
+    net = Net(4, 6, 6)
+    window = net.node(
+        "AveragePool", net.conv("x", (4, 4, 1, 1)), kernel_shape=[2, 2], strides=[2, 2]
+    )
+    made = quantized(
+        net.graph(net.node("GlobalAveragePool", window, out="y")), platform="generic", effort="fast"
+    )
+    graph = lo.convert(made.graph, "qdq").graph
+    pools = [node.op_type for node in graph.graph if "Pool" in node.op_type]
+    assert pools == ["AveragePool", "GlobalAveragePool"]

@@ -174,7 +174,9 @@ class AvgPool2d(UnaryIntegerOp):
         """Append an AveragePool that counts padding like the target to `builder`.
 
         Return [its output]. On chips padding counts; in training software by `count_include_pad`,
-        where a divisor_override above 0 raises ModelError.
+        where a divisor_override above 0 raises ModelError. The mean of the entire image is a
+        GlobalAveragePool, because OpenVINO computes such an AveragePool wrongly between int8
+        tensors of different scales.
         """
         a, arithmetic = builder.attrs, builder.info.expect_arithmetic(AveragePoolArithmetic)
         count_include_pad = 1
@@ -187,6 +189,9 @@ class AvgPool2d(UnaryIntegerOp):
                 )
         window = {spec.name: a[spec.name] for spec in _WINDOW_ATTRIBUTES}
         x = builder.float_input()
+        image_size = tuple(builder.info.input_shapes[0][2:])
+        if tuple(get_ints(a, "kernel_shape")) == image_size and not any(get_ints(a, "pads", [])):
+            return [builder("GlobalAveragePool", x)]
         return [builder("AveragePool", x, count_include_pad=count_include_pad, **window)]
 
 
