@@ -18,6 +18,8 @@ The division modes differ in the last step of the polynomial and in the division
 "newton"   rounded, then shifted by floor  two Newton steps from a linear estimate
 =========  ==============================  ========================================
 
+For int8 inputs the softmax reads e from a table: d takes few values, and e depends on nothing else.
+
 ln S has a table of 512 steps without interpolation; it is therefore up to 64 integer steps of Q15
 too small.
 """
@@ -55,6 +57,8 @@ NEWTON_SEED = 12275712
 
 _DIVISION_MODES = {"divide": 0, "fused": 1, "newton": 2}
 _DIVIDE, _FUSED, _NEWTON = 0, 1, 2
+#: Bound of a softmax before its rescale: 2^15, and a little more by Newton's steps.
+_MAX_TABLE_RESULT = 1 << 16
 
 
 def make_input_table(ratio: float, bits: int) -> np.ndarray:
@@ -157,6 +161,69 @@ def _softmax(x: Array, entry: Array, mode: int, rescale: RescaleForm, out: Array
             factor = 2 * ((1 << 52) // total)
             for i in range(d.size):
                 out[row, i] = apply_rescale(rescale, round_shift_right(factor * e[i], 38))
+
+
+@jit
+def _tabulate_exponentials(entry: Array, first: int, fused: bool, out: Array) -> None:
+    """Fill out with e^d in Q23 for every pair of an int8 value and the largest value of its row.
+
+    Parameters
+    ----------
+    entry
+        int64 [256]: the Q25 value of every input integer, ascending.
+    first
+        Index in `entry` of the largest value that line 0 of `out` is for.
+    fused
+        Whether the exponential is rounded once less.
+    out
+        int32 [L, 256]; line l is for the largest value `first` + l. Entries of larger values than
+        that are not written.
+    """
+    for line in range(out.shape[0]):
+        top = first + line
+        for i in range(top + 1):
+            out[line, i] = _exp_q23(saturate(entry[i] - entry[top], 32), fused)
+
+
+@jit
+def _softmax_by_table(
+    x: Array, lines: Array, newton: bool, rescale: RescaleForm, out: Array
+) -> None:
+    """Fill out [R, T] with the softmax of the rows of int8 x [R, T]; as `_softmax`, in 32-bit lanes.
+
+    Parameters
+    ----------
+    x
+        int8.
+    lines
+        int32 [256, 256] of `_tabulate_exponentials`; [1, 256], for the largest value 127, if e
+        depends on the difference of the integers only.
+    newton
+        Whether e is multiplied by a Newton reciprocal.
+    rescale
+        Q15 -> output.
+    out
+        Integers [R, T], filled.
+    """
+    flat, line = lines.reshape(lines.size), np.empty(x.shape[1], np.int32)
+    for row in range(x.shape[0]):
+        source, target = x[row], out[row]
+        top = source[0]
+        for i in range(source.size):
+            top = max(top, source[i])
+        index = np.int64(top) + 128
+        start = 128 + (256 * index if lines.shape[0] > 1 else 255 - index)
+        total = np.int64(0)
+        for i in range(source.size):
+            line[i] = flat[start + source[i]]
+            total += line[i]
+        total = saturate(total, 32)
+        # e <= S, both within 31 bits: a factor is at most 2^31 - 1, a product below 2^54
+        wide = _newton_reciprocal(total) << 7 if newton else 2 * ((1 << 52) // total)
+        factor = np.int32(wide)
+        for i in range(source.size):
+            upper = np.int32((np.int64(factor) * np.int64(line[i]) + (1 << 37)) >> 32)
+            target[i] = apply_rescale(rescale, upper >> 6)
 
 
 @jit
@@ -263,15 +330,40 @@ class _RowKernel(Kernel):
         return run
 
 
+def _make_exponential_table(entry: np.ndarray, fused: bool) -> np.ndarray | None:
+    """Return the `lines` of `_softmax_by_table`, or None for a table that is not of int8.
+
+    `entry` is int64 [256] or [65536]: the Q25 value of every input integer. None also if it does
+    not ascend.
+    """
+    steps = np.diff(entry)
+    if len(entry) != 256 or steps.min() < 0:
+        return None
+    lines = np.zeros((256 if steps.min() < steps.max() else 1, 256), np.int32)
+    first = 256 - len(lines)
+    NativeLoop(_tabulate_exponentials, (entry, first, fused, OutputRef(0)))([], [lines])
+    return lines
+
+
 @dataclass(frozen=True, eq=False)
 class Softmax(_RowKernel):
     """Softmax of each row: exponentials divided by their sum."""
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the softmax loop over rows, in the division mode of the kernel."""
-        form, mode = self.rescale.compile_for_bound(1 << 31), _DIVISION_MODES[self.division_mode]
+        mode = _DIVISION_MODES[self.division_mode]
         entry = np.ascontiguousarray(self.input_table, np.int64)
-        return self._build_row_loop(specs[0], _softmax, entry, mode, form)
+        lines = _make_exponential_table(entry, mode == _FUSED)
+        if lines is None:
+            form = self.rescale.compile_for_bound(1 << 31)
+            return self._build_row_loop(specs[0], _softmax, entry, mode, form)
+        return self._build_row_loop(
+            specs[0],
+            _softmax_by_table,
+            lines,
+            mode == _NEWTON,
+            self.rescale.compile_for_bound(_MAX_TABLE_RESULT),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,6 +74,46 @@ def test_softmax(seed, way, q, extremes, length, rescale):
 @few
 @given(
     SEEDS,
+    st.sampled_from(WAYS),
+    st.floats(0.7, 500.0),
+    st.sampled_from([1, 7, 8, 33]),
+    st.sampled_from((8, 16)),
+    rescales((5, 10)),
+)
+def test_softmax_of_any_scale(seed, way, scale, length, bits, rescale):
+    """Differences of equal integers differ in Q25, and 16-bit integers have no table of e."""
+    ratio = 2.0**25 / scale
+    m, s = (r := Rescale.from_ratio(ratio, 32)).multiplier, r.shift
+    x = integers(np.random.default_rng(seed), (3, length), np.dtype(f"int{bits}"))
+    got = run(Softmax(make_input_table(ratio, bits), rescale, division_mode=way), x)
+    want = np.array(
+        [naive.softmax(row.tolist(), naive.Fraction(m, 2**s), way, triple(rescale)) for row in x]
+    )
+    same(got, want, np.int8)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("table", ("descending", "saturated", "constant"))
+def test_softmax_of_unusual_tables(way, table):
+    """Rows of all integers; tables that do not ascend give e without a table of powers."""
+    entry = {
+        "descending": make_input_table(2.0**21, 8)[::-1],
+        "saturated": make_input_table(2.0**26, 8),
+        "constant": np.zeros(256, np.int64),
+    }[table]
+    x = np.random.default_rng(4).permutation(np.arange(-128, 128)).astype(np.int8)[None]
+    got = run(Softmax(entry.copy(), Rescale.from_shift(0, 32), division_mode=way), x)
+    # a 16-bit input takes the other loop, whose integers the tests above compare
+    wide = np.concatenate([np.full(1 << 15, entry[0]), entry, np.full((1 << 15) - 256, entry[-1])])
+    want = run(
+        Softmax(wide, Rescale.from_shift(0, 32), division_mode=way), x.astype(np.int16) + 128
+    )
+    same(got, want, np.int32)
+
+
+@few
+@given(
+    SEEDS,
     st.sampled_from(WAYS[:2]),
     st.floats(0.7, 500.0),
     st.sampled_from([1, 3, 40]),
