@@ -189,7 +189,9 @@ def _tabulate_exponentials(entry: Array, first: int, fused: bool, out: Array) ->
 def _softmax_by_table(
     x: Array, lines: Array, newton: bool, rescale: RescaleForm, out: Array
 ) -> None:
-    """Fill out [R, T] with the softmax of the rows of int8 x [R, T]; as `_softmax`, in 32-bit lanes.
+    """Fill out [R, T] with the softmax of the rows of int8 x [R, T], in 32-bit lanes.
+
+    The integers are those of `_softmax`.
 
     Parameters
     ----------

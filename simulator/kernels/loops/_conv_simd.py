@@ -25,7 +25,13 @@ from llvmlite import ir
 
 from simulator import _llvm
 from simulator._jit import config, intrinsic, jit, overload, register_inline
-from simulator.fixed_point import RescaleForm, ScaleForm, ShiftForm, apply_rescale
+from simulator.fixed_point import (
+    ChainedForm,
+    RescaleForm,
+    ScaleForm,
+    ShiftForm,
+    apply_rescale,
+)
 from simulator.instruction_sets import InstructionSet, get_instruction_set
 from simulator.kernel import Array, TensorSpec
 from simulator.kernels.loops import _register_tile
@@ -41,6 +47,7 @@ __all__ = [
     "call_code",
     "convolve",
     "fits_int32",
+    "make_tile_form",
     "pack_convolution",
     "run_matrix_record",
     "run_record",
@@ -104,7 +111,7 @@ class PackedConv(NamedTuple):
     bias: np.ndarray  # int32 [groups * blocks * lanes]
     table: np.ndarray  # int32, see `_register_tile`
     taps: np.ndarray  # int32, see `_register_tile`
-    form: tuple[int, ...]  # limit, multiplier, half, shift, low, high
+    form: np.ndarray  # int64, see `_register_tile`
 
 
 def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None = None) -> bool:
@@ -117,17 +124,21 @@ def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None 
     return bool(np.all(np.abs(shifted) + 255 * np.abs(wide).sum(axis=1) < 2**31))
 
 
-def _make_tile_form(form: RescaleForm, bits: int) -> tuple[str, tuple[int, ...]]:
-    """Return (name, six values) of a rescale form as the register tile supports it.
+def make_tile_form(form: RescaleForm, bits: int) -> tuple[tuple[str, ...], np.ndarray] | None:
+    """Return (stages, int64 [stages, 6] values) of a rescale form as the register tile has them.
 
-    "shift" or "scale" for results of up to 32 `bits`; "sums", with values of 0, if the tile cannot
-    compute the form, so that it returns the accumulators.
+    None if the tile cannot compute the form with results of `bits` bits.
     """
+    if isinstance(form, ChainedForm):
+        parts = [make_tile_form(stage, 32) for stage in (form.first, form.second)]
+        if bits > 32 or parts[0] is None or parts[1] is None:
+            return None
+        return parts[0][0] + parts[1][0], np.concatenate([parts[0][1], parts[1][1]])
     if bits <= 32 and isinstance(form, ShiftForm):
-        return "shift", (0, 0, int(form.half), int(form.shift), int(form.low), int(form.high))
+        return ("shift",), np.array([[0, 0, *form]], np.int64)
     if bits <= 32 and isinstance(form, ScaleForm) and max(form.limit, form.multiplier) < 2**31:
-        return "scale", (form.limit, form.multiplier, form.half, form.shift, form.low, form.high)
-    return "sums", (0,) * 6
+        return ("scale",), np.array([form], np.int64)
+    return None
 
 
 def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
@@ -200,7 +211,8 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     if line:
         band = max((_BAND_BYTES // line - reach) // window.strides[0] + 1, min(4, out_rows))
     band = max(min(band, out_rows, max(_MAX_BAND_PIXELS // out_columns, 1)), 1)
-    form_name, form_values = _make_tile_form(form, 8 * dtype.itemsize)
+    tile_form = make_tile_form(form, 8 * dtype.itemsize)
+    stages, form_values = tile_form or ((), np.zeros((0, 6), np.int64))
     group_outputs = 1 if depthwise else outputs // group
     p, v = _register_tile.choose_tile_size(
         instructions,
@@ -212,8 +224,8 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         group, group_outputs = 1, outputs
     lanes = v * instructions.lanes
     blocks = -(-group_outputs // lanes)
-    output_bits = 32 if form_name == "sums" else 8 * dtype.itemsize
-    shape = _register_tile.TileShape(operands, depthwise, p, v, form_name, output_bits)
+    output_bits = 8 * dtype.itemsize if stages else 32
+    shape = _register_tile.TileShape(operands, depthwise, p, v, stages, output_bits)
     tile = _llvm.get_function_address(
         _register_tile.write_tile_ir,
         (instructions, shape),
@@ -254,10 +266,15 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         padding_value=zero,
     )
     constants = PackedConv(
-        tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, form_values
+        tile,
+        packed.reshape(-1).view(np.int32),
+        biases.reshape(-1),
+        table,
+        taps,
+        form_values.reshape(-1),
     )
     band_elements = ((band - 1) * window.strides[0] + reach) * line // size + 256
-    deferred_form = form if form_name == "sums" else None
+    deferred_form = None if stages else form
     sum_count = 1 if deferred_form is None else p * -(-band * out_columns // p) * lanes
     sums = Scratch(sum_count, np.int32)
     padded_line = Scratch(columns * outputs + 256 if depthwise else 1, x.dtype)
@@ -498,7 +515,6 @@ def convolve(
     """
     samples, out_rows, columns, outputs = out.shape
     flat = out.reshape(out.size)
-    limit, multiplier, half, shift, low, high = packed.form
     for n in range(samples):
         for first in range(0, out_rows, g.band):
             rows = min(g.band, out_rows - first)
@@ -508,10 +524,12 @@ def convolve(
             else:
                 _interleave_rows(x, n, first * g.stride, input_rows, g, spread, line, padded)
             base, pixels = (n * out_rows + first) * columns * outputs, rows * columns
-            for block in range(g.groups * g.blocks):
+            # the tile's own loop is over the blocks of a group; sums have memory for one block
+            blocks = g.blocks if deferred_form is None else 1
+            for block in range(0, g.groups * g.blocks, blocks):
                 group, inner = block // g.blocks, block % g.blocks
                 first_output = base + group * g.group_outputs + inner * g.lanes
-                count = min(g.lanes, g.group_outputs - inner * g.lanes)
+                count = g.group_outputs - inner * g.lanes
                 target, step = array_address(out) + first_output * out.itemsize, outputs
                 if deferred_form is not None:
                     target, step = array_address(sums), g.lanes
@@ -526,17 +544,15 @@ def convolve(
                         target,
                         step,
                         g.lanes if deferred_form is not None else count,
+                        blocks,
+                        g.block_bytes,
                         array_address(packed.taps),
                         g.taps,
-                        limit,
-                        multiplier,
-                        half,
-                        shift,
-                        low,
-                        high,
+                        array_address(packed.form),
                     ),
                 )
                 if deferred_form is not None:
+                    count = min(g.lanes, count)
                     _rescale_sums(
                         sums, g.lanes, deferred_form, flat, first_output, outputs, pixels, count
                     )

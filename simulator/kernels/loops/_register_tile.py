@@ -6,22 +6,24 @@ them addresses:
     source   address of the padded image, as dwords of the operands
     table    int32 [pixels rounded up to P]: byte offset of each pixel's window
     pixels   number of pixels
-    weight   [tap][V][lanes] dwords
-    bias     int32 [V * lanes]
+    weight   [block][tap][V][lanes] dwords
+    bias     int32 [block][V * lanes]
     out      address of the first output of the first pixel
     step     elements from one pixel's output to the next's
-    count    number of the V * lanes outputs that are stored
+    count    number of outputs of a pixel
+    blocks   number of blocks of V * lanes outputs; the last one may have fewer outputs
+    apart    bytes from one block's inputs to the next
     taps     int32 [taps]: byte offset of each dword in a window
     length   number of taps
-    limit, multiplier, half, shift, low, high    of the rescale form
+    form     int64 [stages][6]: limit, multiplier, half, shift, low, high
 
 At a tap, a window has either one dword for all lanes or (`per_lane`) one dword per lane: the
-channels of a depthwise convolution. The form is computed on vectors:
+channels of a depthwise convolution. The rescale form has stages that are computed on vectors one
+after the other; without any, the results are the sums, int32:
 
     "shift"   clamp((sum + half) >> shift)                                  in 32 bits
     "scale"   clamp((clamp(sum, +-limit) * multiplier + half) >> shift)     in 64 bits, with both
                                                                             factors within 32
-    "sums"    the sums themselves, int32
 
 Owns: the instructions. Must not know: windows, layouts, the packing of weights.
 """
@@ -60,15 +62,14 @@ ARGUMENTS = (
     "out",
     "step",
     "count",
+    "blocks",
+    "apart",
     "taps",
     "length",
-    "limit",
-    "multiplier",
-    "half",
-    "shift",
-    "low",
-    "high",
+    "form",
 )
+#: Values of a stage of the form in memory.
+FORM_VALUES = ("limit", "multiplier", "half", "shift", "low", "high")
 
 _BYTE, _WORD, DWORD, INDEX = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
@@ -86,7 +87,7 @@ class TileShape(NamedTuple):
     pixels, vectors
         P and V: pixels, and vectors of outputs per pixel, that are computed at once.
     form
-        "shift" or "scale", how sums are rescaled, or "sums" if they are not.
+        Stages of the rescale form, "shift" or "scale"; empty if sums are not rescaled.
     bits
         Width of an output element: 8, 16 or 32.
     """
@@ -95,7 +96,7 @@ class TileShape(NamedTuple):
     per_lane: bool
     pixels: int
     vectors: int
-    form: str
+    form: tuple[str, ...]
     bits: int
 
 
@@ -216,7 +217,7 @@ class TileIrWriter:
         `shape` is the tile; None for a function that is not a tile.
         """
         self.target, self.module = instructions, ir.Module(FUNCTION_NAME)
-        self.shape = shape or TileShape("pairs", False, 1, 1, "sums", 32)
+        self.shape = shape or TileShape("pairs", False, 1, 1, (), 32)
         function = ir.Function(
             self.module, ir.FunctionType(ir.VoidType(), [INDEX] * len(names)), FUNCTION_NAME
         )
@@ -225,9 +226,10 @@ class TileIrWriter:
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self.arguments = dict(zip(names, function.args, strict=True))
         self.vector = ir.VectorType(DWORD, instructions.lanes)
+        self._form = self.load_form()
 
     def emit_function(self) -> None:
-        """Emit the loops over the pixels: P at a time, then what is left one by one.
+        """Emit the loops over blocks of outputs and over the pixels: P, then what is left, singly.
 
         If more than half of P pixels are left, they are computed as P, of which those that do not
         exist are not stored.
@@ -237,12 +239,32 @@ class TileIrWriter:
         for _ in range(pixels):
             sums.append([self.b.alloca(self.vector) for _ in range(vectors)])
         tiled = self.b.sub(self.arguments["pixels"], ir.Constant(INDEX, pixels // 2))
-        with self.loop(tiled, pixels) as first:
-            self._emit_tile(first, sums)
-        if pixels > 1:
-            with self.loop(self.arguments["pixels"], 1, first) as last:
-                self._emit_tile(last, sums[:1])
+        whole = self.arguments
+        with self.loop(whole["blocks"], 1) as block:
+            self.arguments = self._emit_block_arguments(whole, block)
+            with self.loop(tiled, pixels) as first:
+                self._emit_tile(first, sums)
+            if pixels > 1:
+                with self.loop(self.arguments["pixels"], 1, first) as last:
+                    self._emit_tile(last, sums[:1])
         self.b.ret_void()
+
+    def _emit_block_arguments(self, whole: dict[str, Any], block: Any) -> dict[str, Any]:
+        """Emit the arguments of one block of outputs, whose index is `block`; return all by name.
+
+        `whole` are those of the function.
+        """
+        b, lanes = self.b, self.target.lanes * self.shape.vectors
+        first = b.mul(block, ir.Constant(INDEX, lanes))
+        weights = b.mul(first, whole["length"])
+        return {
+            **whole,
+            "source": b.add(whole["source"], b.mul(block, whole["apart"])),
+            "weight": self.element_address(whole["weight"], weights, 4),
+            "bias": self.element_address(whole["bias"], first, 4),
+            "out": self.element_address(whole["out"], first, self.shape.bits // 8),
+            "count": b.sub(whole["count"], first),
+        }
 
     def _emit_tile(self, first: Any, sums: list[list[Any]]) -> None:
         """Emit bias, products and stores of the pixels from index `first` on, one per row of sums.
@@ -337,12 +359,7 @@ class TileIrWriter:
         `first` is the index of the first of the P pixels, `sums` [P][V] their accumulators.
         """
         lanes, kind = self.target.lanes, ir.IntType(self.shape.bits)
-        constants = self._splat_form()
         narrow = ir.VectorType(kind, lanes)
-        store = ir.FunctionType(
-            ir.VoidType(), [narrow, narrow.as_pointer(), DWORD, ir.VectorType(ir.IntType(1), lanes)]
-        )
-        masked = f"llvm.masked.store.v{lanes}i{self.shape.bits}.p0"
         for p, row in enumerate(sums):
             pixel = self.b.add(first, ir.Constant(INDEX, p))
             with self.b.if_then(
@@ -354,63 +371,67 @@ class TileIrWriter:
                     self.shape.bits // 8,
                 )
                 for v, total in enumerate(row):
-                    value = self._emit_rescale(self.b.load(total), constants)
+                    value = self.emit_rescale(self.b.load(total), self._form)
                     address = self.b.inttoptr(
                         self.add_offset(out, lanes * v * self.shape.bits // 8), narrow.as_pointer()
                     )
                     remaining = self.b.sub(self.arguments["count"], ir.Constant(INDEX, lanes * v))
-                    is_full = self.b.icmp_signed(">=", remaining, ir.Constant(INDEX, lanes))
-                    with self.b.if_else(is_full) as (full_vector, partial_vector):
-                        with full_vector:
-                            self.b.store(value, address).align = 1
-                        with partial_vector:
-                            lane_indices = ir.Constant(self.vector, list(range(lanes)))
-                            mask = self.b.icmp_signed(
-                                "<", lane_indices, self.splat(self.b.trunc(remaining, DWORD))
-                            )
-                            call = self._declare_intrinsic(masked, ir.VoidType(), list(store.args))
-                            self.b.call(call, [value, address, ir.Constant(DWORD, 1), mask])
+                    self.store_lanes(value, address, remaining)
 
-    def _splat_form(self) -> dict[str, Any]:
-        """Emit the arguments of the rescale form, broadcast to all lanes; return them by name.
+    def store_lanes(self, value: Any, address: Any, count: Any) -> None:
+        """Emit the store of the first `count` lanes of `value`, or of all if there are fewer.
 
-        Empty for the form "sums". Lanes have 32 bits for "shift", and for limit and multiplier of
-        "scale"; 64 bits for its others.
+        `address`, a pointer, need not be aligned.
         """
-        if self.shape.form == "sums":
-            return {}
-        names: tuple[str, ...] = ARGUMENTS[-4:]
-        kind = DWORD
-        if self.shape.form == "scale":
-            names, kind = ARGUMENTS[-6:], INDEX
-        constants = {}
-        for name in names:
-            value = self.arguments[name]
-            if kind is DWORD or name in ("limit", "multiplier"):
-                value = self.b.trunc(value, DWORD)
-            constants[name] = self.splat(value)
-        return constants
+        lanes = self.target.lanes
+        is_full = self.b.icmp_signed(">=", count, ir.Constant(INDEX, lanes))
+        with self.b.if_else(is_full) as (full_vector, partial_vector):
+            with full_vector:
+                self.b.store(value, address).align = 1
+            with partial_vector:
+                lane_indices = ir.Constant(self.vector, list(range(lanes)))
+                mask = self.b.icmp_signed("<", lane_indices, self.splat(self.b.trunc(count, DWORD)))
+                kinds = [value.type, address.type, DWORD, mask.type]
+                name = f"llvm.masked.store.v{lanes}i{value.type.element.width}.p0"
+                call = self._declare_intrinsic(name, ir.VoidType(), kinds)
+                self.b.call(call, [value, address, ir.Constant(DWORD, 1), mask])
 
-    def _emit_rescale(self, total: Any, c: dict[str, Any]) -> Any:
-        """Emit the outputs of a vector of sums; `c` has the arguments of the rescale form by name.
+    def load_form(self) -> list[dict[str, Any]]:
+        """Emit the loads of the rescale form into all lanes; return the values of each stage.
 
-        The form "sums" returns the sums, "shift" works in 32-bit lanes, "scale" multiplies in
-        64-bit ones. The outputs have the tile's bits.
+        Lanes have 32 bits for "shift", and for limit and multiplier of "scale"; 64 bits for its
+        others.
         """
-        kind = ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes)
-        if self.shape.form == "sums":
+        stages = []
+        for index, name in enumerate(self.shape.form):
+            narrow = FORM_VALUES if name == "shift" else FORM_VALUES[:2]
+            values = {}
+            for position, field in enumerate(FORM_VALUES):
+                offset = 8 * (len(FORM_VALUES) * index + position)
+                value = self.load(self.add_offset(self.arguments["form"], offset), INDEX)
+                values[field] = self.splat(self.b.trunc(value, DWORD) if field in narrow else value)
+            stages.append(values)
+        return stages
+
+    def emit_rescale(self, total: Any, stages: Sequence[dict[str, Any]]) -> Any:
+        """Emit the outputs of a vector of sums; `stages` are those of `load_form`.
+
+        "shift" works in 32-bit lanes, "scale" multiplies in 64-bit ones. The outputs have the
+        tile's bits.
+        """
+        for name, c in zip(self.shape.form, stages, strict=True):
+            if name == "scale":
+                wide = ir.VectorType(INDEX, self.target.lanes)
+                total = self.clamp(total, self.b.sub(self.constant(0), c["limit"]), c["limit"])
+                total = self.b.mul(self.b.sext(total, wide), self.b.sext(c["multiplier"], wide))
+            total = self.clamp(
+                self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"]
+            )
+            if name == "scale":
+                total = self.b.trunc(total, self.vector)
+        if self.shape.bits == 32:
             return total
-        if self.shape.form == "scale":
-            wide = ir.VectorType(INDEX, self.target.lanes)
-            zero = ir.Constant(self.vector, [0] * self.target.lanes)
-            total = self.clamp(total, self.b.sub(zero, c["limit"]), c["limit"])
-            total = self.b.mul(self.b.sext(total, wide), self.b.sext(c["multiplier"], wide))
-        total = self.clamp(
-            self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"]
-        )
-        if self.shape.bits == 32 and self.shape.form == "shift":
-            return total
-        return self.b.trunc(total, kind)
+        return self.b.trunc(total, ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes))
 
     def permute(self, values: Any, index: Any) -> Any:
         """Emit the vector whose lane i is lane index[i] of `values`, 32 bits each; return it.
@@ -453,6 +474,24 @@ class TileIrWriter:
         if name in self.module.globals:
             return self.module.globals[name]
         return ir.Function(self.module, ir.FunctionType(result, arguments), name)
+
+    def constant(self, value: int, kind: ir.IntType = DWORD) -> Any:
+        """Return a vector constant of `kind` with `value` in every lane."""
+        return ir.Constant(ir.VectorType(kind, self.target.lanes), [value] * self.target.lanes)
+
+    def add_saturated(self, x: Any, y: Any) -> Any:
+        """Emit x + y of vectors of 32-bit lanes, saturated to 32 bits; return it."""
+        name = f"llvm.sadd.sat.v{self.target.lanes}i32"
+        add = self._declare_intrinsic(name, self.vector, [self.vector, self.vector])
+        return self.b.call(add, [x, y])
+
+    def round_shift_right(self, value: Any, shift: int) -> Any:
+        """Emit value >> shift, rounded half up, without leaving the lanes' width; return it."""
+        if not shift:
+            return value
+        kind = value.type.element
+        one, before = self.constant(1, kind), self.constant(shift - 1, kind)
+        return self.b.ashr(self.b.add(self.b.ashr(value, before), one), one)
 
     def add_offset(self, address: Any, offset: int) -> Any:
         """Emit address + offset, a constant number of bytes; `address` itself for offset 0."""

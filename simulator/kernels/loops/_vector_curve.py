@@ -37,7 +37,16 @@ from simulator.kernel import Array
 from simulator.kernels.loops import _conv_simd, _register_tile
 from simulator.piecewise import KernelCurve, Piecewise, evaluate_curve
 
-__all__ = ["ARGUMENTS", "Curve", "evaluate_curve_rows", "make_curve", "write_curve_ir"]
+__all__ = [
+    "ARGUMENTS",
+    "Curve",
+    "CurveEmitter",
+    "CurveKind",
+    "evaluate_curve_rows",
+    "make_curve",
+    "pack_curve",
+    "write_curve_ir",
+]
 
 #: Arguments of the code, 64-bit integers: addresses of int32 inputs and outputs, elements in a row,
 #: bytes from one row to the next, number of rows, address of the int64 table.
@@ -57,6 +66,20 @@ class VectorCurve(NamedTuple):
 
     code: int
     table: np.ndarray
+    after: int
+
+
+class CurveKind(NamedTuple):
+    """What the vector code of a function is compiled for.
+
+    wide : whether inputs have 32 bits and products 64; else inputs have 16 and all fits 32 bits.
+    mirrors_bias : whether the biases for x < 0 are `turn` - bias. bits : width of the function's
+    values. after : rounded right shift of the values.
+    """
+
+    wide: bool
+    mirrors_bias: bool
+    bits: int
     after: int
 
 
@@ -88,18 +111,33 @@ def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
         A `VectorCurve` if an instruction set is active and the shifts and parameters of the table
         fit the vector code, else a `ScalarCurve`.
     """
-    instructions, curve = _conv_simd.active_instruction_set(), table.curve(bits)
-    vector_table = _pack_vector_table(table, curve)
-    if instructions is None or vector_table is None:
-        return ScalarCurve(curve, output_shift)
-    mirrors_bias = len(set((table.positive + table.negative).tolist())) == 1
+    instructions = _conv_simd.active_instruction_set()
+    packed = pack_curve(table, bits, output_shift)
+    if instructions is None or packed is None:
+        return ScalarCurve(table.curve(bits), output_shift)
+    kind, vector_table = packed
     code = _llvm.get_function_address(
         write_curve_ir,
-        (instructions, table.bits > 16, mirrors_bias, bits, output_shift),
+        (instructions, *kind),
         _register_tile.FUNCTION_NAME,
         instructions.features,
     )
     return VectorCurve(code, vector_table, output_shift)
+
+
+def pack_curve(
+    table: Piecewise, bits: int, output_shift: int = 0
+) -> tuple[CurveKind, np.ndarray] | None:
+    """Return the kind and the int64 table of a function for `CurveEmitter`.
+
+    The arguments are those of `make_curve`. None if the shifts and parameters of `table` do not fit
+    the vector code.
+    """
+    vector_table = _pack_vector_table(table, table.curve(bits))
+    if vector_table is None:
+        return None
+    mirrors_bias = len(set((table.positive + table.negative).tolist())) == 1
+    return CurveKind(table.bits > 16, mirrors_bias, bits, output_shift), vector_table
 
 
 def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | None:
@@ -182,7 +220,7 @@ def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, ou
     return implementation
 
 
-def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
+def write_curve_ir(
     instructions: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int
 ) -> str:
     """Write the LLVM module of a piecewise linear function of 16 segments on int32 rows.
@@ -194,14 +232,8 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
     ----------
     instructions
         The instruction set.
-    wide
-        Whether inputs have 32 bits and products 64; else inputs have 16 and all fits 32 bits.
-    mirrors_bias
-        Whether the biases for x < 0 are `turn` - bias.
-    bits
-        Width of the function's values.
-    after
-        Rounded right shift of the values.
+    wide, mirrors_bias, bits, after
+        The fields of `CurveKind`.
 
     Returns
     -------
@@ -210,56 +242,73 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
     """
     writer = _register_tile.TileIrWriter(instructions, ARGUMENTS)
     b, a, lanes = writer.b, writer.arguments, instructions.lanes
-
-    def constant(value: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
-        """Return a vector constant of `kind` with `value` in every lane."""
-        return ir.Constant(ir.VectorType(kind, lanes), [value] * lanes)
-
-    zero, sum_type = constant(0), _register_tile.INDEX if wide else _register_tile.DWORD
-    parameters = [_SLOPES, _BIASES]
-    if not mirrors_bias:
-        parameters.append(_NEGATIVE_BIASES)
-    if not wide:
-        parameters.append(_SHIFTS)
-    select_segment = (_PermutedSegments if instructions.permute_intrinsic else _ReplacedSegments)(
-        writer, parameters
-    )
-    min_input, turn = (_load_splat(writer, index) for index in (_MIN_INPUT, _TURN))
-    up, half, total = (_load_splat(writer, index, sum_type) for index in (_UP, _HALF, _TOTAL))
+    emit_curve = CurveEmitter(writer, a["table"], CurveKind(wide, mirrors_bias, bits, after))
     with writer.loop(a["lines"], 1) as line:
         source, target = (b.add(a[name], b.mul(line, a["step"])) for name in ("source", "out"))
         with writer.loop(a["count"], lanes) as index:
-            x = writer.load(writer.element_address(source, index, 4), writer.vector)
-            x = writer.clamp(x, min_input, constant((1 << 31) - 1 if wide else 1 << 15))
-            is_negative = b.icmp_signed("<", x, zero)
-            negated_magnitude = b.select(is_negative, x, b.sub(zero, x))
-            selected = select_segment(negated_magnitude)
-            slope, bias = selected[:2]
-            negative_bias = b.sub(turn, bias) if mirrors_bias else selected[2]
-            bias = b.select(is_negative, negative_bias, bias)
-            if wide:
-                int64_vector = ir.VectorType(_register_tile.INDEX, lanes)
-                product = b.mul(b.sext(slope, int64_vector), b.sext(x, int64_vector))
-                y = b.add(product, b.shl(b.sext(bias, int64_vector), up))
-            else:
-                y = b.add(bias, b.ashr(b.mul(slope, x), selected[-1]))
-            y = b.ashr(b.add(y, half), total)
-            top = constant((1 << (bits - 1)) - 1, sum_type)
-            y = b.select(b.icmp_signed("<", y, top), y, top)
-            y = b.trunc(y, writer.vector) if wide else y
-            if after:  # rounded without leaving 32 bits
-                y = b.ashr(b.add(b.ashr(y, constant(after - 1)), constant(1)), constant(1))
+            y = emit_curve(writer.load(writer.element_address(source, index, 4), writer.vector))
             address = writer.element_address(target, index, 4)
             b.store(y, b.inttoptr(address, writer.vector.as_pointer())).align = 1
     b.ret_void()
     return str(writer.module)
 
 
+class CurveEmitter:
+    """Emits the evaluation of a function of one kind on vectors of 32-bit lanes."""
+
+    def __init__(self, writer: _register_tile.TileIrWriter, table: Any, kind: CurveKind) -> None:
+        """Emit the loads of the parameters from the table of `pack_curve` at address `table`."""
+        self._writer, self._kind = writer, kind
+        self._sum_type = _register_tile.INDEX if kind.wide else _register_tile.DWORD
+        parameters = [_SLOPES, _BIASES]
+        if not kind.mirrors_bias:
+            parameters.append(_NEGATIVE_BIASES)
+        if not kind.wide:
+            parameters.append(_SHIFTS)
+        has_permutation = bool(writer.target.permute_intrinsic)
+        segments = _PermutedSegments if has_permutation else _ReplacedSegments
+        self._select_segment = segments(writer, table, parameters)
+        self._min_input, self._turn = (
+            _load_splat(writer, table, index) for index in (_MIN_INPUT, _TURN)
+        )
+        self._up, self._half, self._total = (
+            _load_splat(writer, table, index, self._sum_type) for index in (_UP, _HALF, _TOTAL)
+        )
+
+    def __call__(self, x: Any) -> Any:
+        """Emit the function's values for int32 vectors x; return them."""
+        writer, kind = self._writer, self._kind
+        b, zero = writer.b, writer.constant(0)
+        x = writer.clamp(
+            x, self._min_input, writer.constant((1 << 31) - 1 if kind.wide else 1 << 15)
+        )
+        is_negative = b.icmp_signed("<", x, zero)
+        negated_magnitude = b.select(is_negative, x, b.sub(zero, x))
+        selected = self._select_segment(negated_magnitude)
+        slope, bias = selected[:2]
+        negative_bias = b.sub(self._turn, bias) if kind.mirrors_bias else selected[2]
+        bias = b.select(is_negative, negative_bias, bias)
+        if kind.wide:
+            int64_vector = ir.VectorType(_register_tile.INDEX, writer.target.lanes)
+            product = b.mul(b.sext(slope, int64_vector), b.sext(x, int64_vector))
+            y = b.add(product, b.shl(b.sext(bias, int64_vector), self._up))
+        else:
+            y = b.add(bias, b.ashr(b.mul(slope, x), selected[-1]))
+        y = b.ashr(b.add(y, self._half), self._total)
+        top = writer.constant((1 << (kind.bits - 1)) - 1, self._sum_type)
+        y = b.select(b.icmp_signed("<", y, top), y, top)
+        y = b.trunc(y, writer.vector) if kind.wide else y
+        return writer.round_shift_right(y, kind.after)
+
+
 def _load_splat(
-    writer: _register_tile.TileIrWriter, index: int, kind: ir.IntType = _register_tile.DWORD
+    writer: _register_tile.TileIrWriter,
+    table: Any,
+    index: int,
+    kind: ir.IntType = _register_tile.DWORD,
 ) -> Any:
-    """Emit the load of entry `index` of the table into all lanes, as type `kind`; return it."""
-    address = writer.add_offset(writer.arguments["table"], 8 * index)
+    """Emit the load of entry `index` of a table into all lanes, as type `kind`; return it."""
+    address = writer.add_offset(table, 8 * index)
     value = writer.load(address, _register_tile.INDEX)
     return writer.splat(value if kind is _register_tile.INDEX else writer.b.trunc(value, kind))
 
@@ -267,17 +316,20 @@ def _load_splat(
 class _ReplacedSegments:
     """Selects the parameters of each lane's segment by a comparison with each border in turn."""
 
-    def __init__(self, writer: _register_tile.TileIrWriter, parameters: Sequence[int]) -> None:
+    def __init__(
+        self, writer: _register_tile.TileIrWriter, table: Any, parameters: Sequence[int]
+    ) -> None:
         """Emit the loads of borders and parameters; `parameters` are their first table indices."""
         self._builder = writer.b
         zero = ir.Constant(writer.vector, [0] * writer.target.lanes)
         # -|x| is compared, which fits 32 bits where |x| may not
         self._borders = [
-            writer.b.sub(zero, _load_splat(writer, _BORDERS + index))
+            writer.b.sub(zero, _load_splat(writer, table, _BORDERS + index))
             for index in range(_PIECES - 1)
         ]
         self._parameters = [
-            [_load_splat(writer, first + index) for index in range(_PIECES)] for first in parameters
+            [_load_splat(writer, table, first + index) for index in range(_PIECES)]
+            for first in parameters
         ]
 
     def __call__(self, negated_magnitude: Any) -> list[Any]:
@@ -296,33 +348,36 @@ class _ReplacedSegments:
 class _PermutedSegments:
     """Selects the parameters of each lane's segment by its index, found by a binary search."""
 
-    def __init__(self, writer: _register_tile.TileIrWriter, parameters: Sequence[int]) -> None:
+    def __init__(
+        self, writer: _register_tile.TileIrWriter, table: Any, parameters: Sequence[int]
+    ) -> None:
         """Emit the loads of borders and parameters; `parameters` are their first table indices."""
         self._writer = writer
         zero = ir.Constant(writer.vector, [0] * writer.target.lanes)
         # -|x| is compared, which fits 32 bits where |x| may not
-        self._borders = [writer.b.sub(zero, part) for part in self._load_vectors(_BORDERS)]
-        self._middle = writer.b.sub(zero, _load_splat(writer, _BORDERS + _PIECES // 2 - 1))
-        self._parameters = [self._load_vectors(first) for first in parameters]
+        self._borders = [writer.b.sub(zero, part) for part in self._load_vectors(table, _BORDERS)]
+        self._middle = writer.b.sub(zero, _load_splat(writer, table, _BORDERS + _PIECES // 2 - 1))
+        self._parameters = [self._load_vectors(table, first) for first in parameters]
 
     def __call__(self, negated_magnitude: Any) -> list[Any]:
         """Emit the selection for vectors of -|x|; return a vector for each parameter."""
         b = self._writer.b
         is_upper = b.icmp_signed("<", negated_magnitude, self._middle)
-        index = b.select(is_upper, self._constant(_PIECES // 2), self._constant(0))
+        index = b.select(is_upper, self._writer.constant(_PIECES // 2), self._writer.constant(0))
         for step in (4, 2, 1):
-            border = self._look_up(self._borders, b.add(index, self._constant(step - 1)), is_upper)
+            border = self._look_up(
+                self._borders, b.add(index, self._writer.constant(step - 1)), is_upper
+            )
             is_beyond = b.icmp_signed("<", negated_magnitude, border)
-            index = b.select(is_beyond, b.add(index, self._constant(step)), index)
+            index = b.select(is_beyond, b.add(index, self._writer.constant(step)), index)
         return [self._look_up(values, index, is_upper) for values in self._parameters]
 
-    def _load_vectors(self, first: int) -> list[Any]:
+    def _load_vectors(self, table: Any, first: int) -> list[Any]:
         """Emit the load of the 16 table entries from index `first` on, in one or two vectors."""
         writer, lanes = self._writer, self._writer.target.lanes
         kind = ir.VectorType(_register_tile.INDEX, lanes)
         addresses = [
-            writer.add_offset(writer.arguments["table"], 8 * (first + start))
-            for start in range(0, _PIECES, lanes)
+            writer.add_offset(table, 8 * (first + start)) for start in range(0, _PIECES, lanes)
         ]
         return [writer.b.trunc(writer.load(place, kind), writer.vector) for place in addresses]
 
@@ -334,7 +389,3 @@ class _PermutedSegments:
         writer = self._writer
         permuted = [writer.permute(part, index) for part in values]
         return permuted[0] if len(permuted) == 1 else writer.b.select(is_upper, *permuted[::-1])
-
-    def _constant(self, value: int) -> Any:
-        """Return a vector constant with `value` in every lane."""
-        return ir.Constant(self._writer.vector, [value] * self._writer.target.lanes)
