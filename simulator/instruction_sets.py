@@ -9,6 +9,8 @@ registers and operands:
             sum (x + 128) * w + (bias - 128 * sum w) = sum x * w + bias
     signed  four signed by four signed bytes; no offset
     pairs   two signed words by two signed words; bytes are widened first
+    bytes   four bytes that are not negative by four signed bytes, in sums of 16 bits that the
+            weights prove to suffice; for inputs such as those behind a Relu
 
 None of them rounds or saturates; the weights prove that 32 bits suffice. Every instruction set has
 pairs for 16-bit numbers. The environment variable LINGERONNX_SIMD selects an instruction set by its
@@ -50,6 +52,9 @@ class InstructionSet:
         Operands of int8 by int8 products: "quads", "signed" or "pairs".
     dot_intrinsics
         LLVM's intrinsic by operands; pairs without one are written as products and sums.
+    byte_intrinsic
+        LLVM's intrinsic that multiplies unsigned by signed bytes and adds neighbouring products in
+        16 bits; "" without one, or where `int8_operands` are as fast.
     permute_intrinsic
         LLVM's intrinsic that selects each 32-bit lane of a vector by an index; "" without one.
     splits_word_products
@@ -65,6 +70,7 @@ class InstructionSet:
     int8_operands: Literal["quads", "signed", "pairs"]
     dot_intrinsics: Mapping[str, str] = field(hash=False)
     permute_intrinsic: str = ""
+    byte_intrinsic: str = ""
     splits_word_products: bool = False
 
 
@@ -95,8 +101,28 @@ INSTRUCTION_SETS = (
         {"quads": "llvm.x86.avx512.vpdpbusd.256", "pairs": _PAIRS_256},
         _PERMUTE_256,
     ),
-    InstructionSet("avx512bw", _X86, _AVX512, 16, 32, "pairs", {"pairs": _PAIRS_512}, _PERMUTE_512),
-    InstructionSet("avx2", _X86, ("avx2",), 8, 16, "pairs", {"pairs": _PAIRS_256}, _PERMUTE_256),
+    InstructionSet(
+        "avx512bw",
+        _X86,
+        _AVX512,
+        16,
+        32,
+        "pairs",
+        {"pairs": _PAIRS_512},
+        _PERMUTE_512,
+        "llvm.x86.avx512.pmaddubs.w.512",
+    ),
+    InstructionSet(
+        "avx2",
+        _X86,
+        ("avx2",),
+        8,
+        16,
+        "pairs",
+        {"pairs": _PAIRS_256},
+        _PERMUTE_256,
+        "llvm.x86.avx2.pmadd.ub.sw",
+    ),
     InstructionSet(
         "neon-dot",
         _ARM,

@@ -136,6 +136,17 @@ class Kernel:
         """Bounds (low, high) if the kernel only clamps its input; None, as in this base, if not."""
         return None
 
+    def is_nonnegative(self, inputs: Sequence[bool]) -> bool:
+        """Whether no element of an output is negative; `inputs` says the same of each input.
+
+        Of a view the input decides; otherwise this base returns False.
+        """
+        return self.is_view and all(inputs)
+
+    def assume_nonnegative_input(self) -> Kernel:
+        """Return a kernel for inputs that have no negative element; this kernel in the base."""
+        return self
+
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether samples stacked along axis 0 of the `batched` inputs are stacked in every output.
 

@@ -99,7 +99,7 @@ def compile_program(
     else:
         steps = batch_steps
     layout = ProgramLayout(inputs, specs, batched, output_names)
-    for step in _fuse(steps, output_names):
+    for step in _propagate_signs(_fuse(steps, output_names), output_names):
         layout.add(step)
     if threads is None:
         threads = choose_threads()
@@ -261,6 +261,22 @@ def _fuse(steps: Sequence[Step], required_names: Collection[str]) -> list[Step]:
         producers.update(dict.fromkeys(step.outputs, len(fused)))
         fused.append(step)
     return fused
+
+
+def _propagate_signs(steps: Sequence[Step], output_names: Collection[str]) -> list[Step]:
+    """Return steps whose kernels know where their inputs have no negative elements.
+
+    Nothing is known of fed tensors, nor of `output_names`: a run may replace their values.
+    """
+    nonnegative: set[str] = set()
+    marked = []
+    for step in steps:
+        flags = [name in nonnegative for name in step.inputs]
+        kernel = step.kernel.assume_nonnegative_input() if flags and all(flags) else step.kernel
+        marked.append(Step(kernel, step.inputs, step.outputs))
+        if step.kernel.is_nonnegative(flags):
+            nonnegative.update(set(step.outputs).difference(output_names))
+    return marked
 
 
 def _fuse_pair(producer: Step, consumer: Step) -> Step | None:

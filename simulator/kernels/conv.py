@@ -145,6 +145,8 @@ class Conv(ClampableKernel):
         Zero point of x.
     clip_bounds
         Bounds of a fused Relu or Clip.
+    is_input_nonnegative
+        Whether no element of x is negative, which a program proves from the steps before.
     """
 
     weight: np.ndarray
@@ -156,6 +158,7 @@ class Conv(ClampableKernel):
     group: int = 1
     zero: int = 0
     clip_bounds: tuple[int, int] | None = None
+    is_input_nonnegative: bool = False
 
     layout: ClassVar[str] = "nhwc"
 
@@ -194,8 +197,14 @@ class Conv(ClampableKernel):
         bias, window = fold_zero_point_into_bias(weight, bias, self.zero), self._window()
         if self.zero and any(window.pads):
             return self._build_padded_loop(weight, bias, window, x, y)
-        loop = select_conv_loop(weight, bias, window, x, self.rescale, self.clip_bounds)
+        loop = select_conv_loop(
+            weight, bias, window, x, self.rescale, self.clip_bounds, self.is_input_nonnegative
+        )
         return loop(InputRef(0, channel_last_shape(x)), OutputRef(0, channel_last_shape(y)))
+
+    def assume_nonnegative_input(self) -> Conv:
+        """Return this convolution for an x without negative elements."""
+        return replace(self, is_input_nonnegative=True)
 
     def _build_padded_loop(
         self,
@@ -247,6 +256,7 @@ def select_conv_loop(
     x: TensorSpec,
     rescale: Rescale | ChannelRescale,
     clip: tuple[int, int] | None,
+    is_nonnegative: bool = False,
 ) -> Callable[[InputRef, OutputRef], RunFunction]:
     """Select and pack the fastest exact loop for a convolution.
 
@@ -264,6 +274,8 @@ def select_conv_loop(
         Accumulator -> output.
     clip
         Bounds of a fused Relu or Clip.
+    is_nonnegative
+        Whether no element of x is negative.
 
     Returns
     -------
@@ -274,7 +286,9 @@ def select_conv_loop(
     if isinstance(rescale, ChannelRescale):
         channel_forms = rescale.compile_for_bound(largest, clip)
         accumulator_bits = 32 if largest < 2**31 else 62
-        return _make_per_channel_loop(weight, bias, window, x, channel_forms, accumulator_bits)
+        return _make_per_channel_loop(
+            weight, bias, window, x, channel_forms, accumulator_bits, is_nonnegative
+        )
     form = rescale.compile_for_bound(largest, clip)
     instructions = _conv_simd.active_instruction_set() if largest < 2**31 else None
     if instructions is not None:
@@ -282,7 +296,7 @@ def select_conv_loop(
         has_offset = is_int8 and instructions.int8_operands == "quads"
         if not has_offset or _conv_simd.fits_int32(weight, bias):
             return _conv_simd.pack_convolution(
-                instructions, weight, bias, window, x, form, rescale.dtype
+                instructions, weight, bias, window, x, form, rescale.dtype, is_nonnegative
             )
     outputs, channels, kh, kw = weight.shape
     accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
@@ -307,15 +321,17 @@ def _make_per_channel_loop(
     x: TensorSpec,
     form: ChannelScaleForms,
     bits: int,
+    is_nonnegative: bool,
 ) -> Callable[[InputRef, OutputRef], RunFunction]:
     """Select a convolution loop with rescales per channel: accumulators, then requantization.
 
     `weight` is int8 or int16 [O, C/group, kh, kw], `bias` int64 [O], `x` the spec of one sample,
-    `form` the forms of all channels, and `bits` the width of the accumulators. Returns a function
-    of (input, output) references that returns the loop.
+    `form` the forms of all channels, `bits` the width of the accumulators, and `is_nonnegative`
+    whether no element of x is negative. Returns a function of (input, output) references that
+    returns the loop.
     """
     identity = Rescale.from_shift(0, bits)
-    build_accumulators = select_conv_loop(weight, bias, window, x, identity, None)
+    build_accumulators = select_conv_loop(weight, bias, window, x, identity, None, is_nonnegative)
     outputs = len(weight)
     requantize = NativeLoop(
         requantize_channels, (InputRef(0, (-1, outputs)), form, OutputRef(0, (-1, outputs)))
@@ -354,6 +370,8 @@ class Linear(ClampableKernel):
         Bounds of a fused Relu or Clip.
     factors
         Integers [O, K] that multiply the weights, or None; the products have at most 16 bits.
+    is_input_nonnegative
+        Whether no element of x is negative, which a program proves from the steps before.
     """
 
     weight: np.ndarray
@@ -362,6 +380,7 @@ class Linear(ClampableKernel):
     zero: int = 0
     clip_bounds: tuple[int, int] | None = None
     factors: np.ndarray | None = None
+    is_input_nonnegative: bool = False
 
     @property
     def scaled_weight(self) -> np.ndarray:
@@ -390,6 +409,10 @@ class Linear(ClampableKernel):
         check_channel_count(self.rescale, len(self.weight))
         return (TensorSpec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
 
+    def assume_nonnegative_input(self) -> Linear:
+        """Return this layer for an x without negative elements."""
+        return replace(self, is_input_nonnegative=True)
+
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop of the layer: a 1x1 convolution whose pixels are the rows of x.
 
@@ -403,7 +426,13 @@ class Linear(ClampableKernel):
             weight, check_weight_and_bias(weight, self.bias), self.zero
         )
         loop = select_conv_loop(
-            weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip_bounds
+            weight[:, :, None, None],
+            bias,
+            window,
+            pixels,
+            self.rescale,
+            self.clip_bounds,
+            self.is_input_nonnegative,
         )
         return loop(InputRef(0, (1, 1, -1, inputs)), OutputRef(0, (1, 1, -1, outputs)))
 

@@ -425,6 +425,10 @@ class Clip(_Unary):
         """Bounds (low, high), with which the producer can fuse this kernel."""
         return self.low, self.high
 
+    def is_nonnegative(self, inputs: Sequence[bool]) -> bool:
+        """Whether the lower bound is 0 or more."""
+        return self.low >= 0
+
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y, of the shape and dtype of x.
 

@@ -65,6 +65,10 @@ class Concat(Kernel):
         """
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
+    def is_nonnegative(self, inputs: Sequence[bool]) -> bool:
+        """Whether no input has negative elements."""
+        return all(inputs)
+
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer the concatenation.
 
@@ -202,6 +206,10 @@ class Transpose(Kernel):
     def make_per_sample(self, rank: int) -> PerSampleKernel:
         """Return a kernel that permutes the axes of each sample; `rank` is not used."""
         return PerSampleKernel(Transpose((0, *(axis + 1 for axis in self.perm))))
+
+    def is_nonnegative(self, inputs: Sequence[bool]) -> bool:
+        """Whether the input has no negative elements."""
+        return all(inputs)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y, of the type of x: axis i of y is axis perm[i] of x.

@@ -18,12 +18,13 @@ from simulator.instruction_sets import (
     get_instruction_set,
     is_supported_by_host,
 )
-from simulator.kernel import SimulatorError
-from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul
-from simulator.kernels.loops import _register_tile, _vector_curve
+from simulator.kernel import SimulatorError, Step, TensorSpec
+from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul, Relu
+from simulator.kernels.loops import _conv_simd, _register_tile, _vector_curve
 from simulator.kernels.loops._vector_curve import VectorCurve, evaluate_curve_rows, make_curve
 from simulator.native import NativeLoop
 from simulator.piecewise import load_piecewise
+from simulator.program import compile_program
 from tests.case_selection import choose_fast_subset
 from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
 
@@ -94,6 +95,110 @@ def test_a_row_gives_the_products_of_a_single_output(name, inputs):
     got, want = both(name, Linear(weight, np.array([7]), Rescale.from_shift(5, 8)), x)
     assert len(np.unique(want)) > 50
     same(got, want, np.int8)
+
+
+def convolve_slowly(x, weight, bias, stride, pads, dilation, group):
+    """The accumulators as the definition has them, by Python's integers."""
+    top, left, bottom, right = pads
+    x = np.pad(x.astype(object), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    outputs, channels, rows, columns = weight.shape
+    height = (x.shape[2] - dilation * (rows - 1) - 1) // stride + 1
+    width = (x.shape[3] - dilation * (columns - 1) - 1) // stride + 1
+    out = np.zeros((len(x), outputs, height, width), object)
+    for o in range(outputs):
+        first = o // (outputs // group) * channels
+        for r, c in np.ndindex(rows, columns):
+            part = x[
+                :,
+                first : first + channels,
+                r * dilation : r * dilation + stride * (height - 1) + 1 : stride,
+                c * dilation : c * dilation + stride * (width - 1) + 1 : stride,
+            ]
+            out[:, o] += (part * weight[o, :, r, c].astype(object)[:, None, None]).sum(axis=1)
+    return out + bias.astype(object)[:, None, None]
+
+
+#: Weights by how many taps may be summed up in 16 bits: 1, some, all.
+WEIGHTS = {
+    "extreme": lambda rng, shape: rng.choice(np.array([-128, 127], np.int8), shape),
+    "any": lambda rng, shape: (rng.standard_normal(shape) * 35).clip(-128, 127).astype(np.int8),
+    "small": lambda rng, shape: rng.integers(-15, 16, shape).astype(np.int8),
+}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [*HERE, "0"])
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_bytes_that_are_not_negative(name, window, kind):
+    """Sums in 16 bits: inputs of 0 and 127, where a window's sum is largest, and any others."""
+    channels, outputs, kernel, stride, group, pads, dilation = window
+    rng = np.random.default_rng(5)
+    weight = WEIGHTS[kind](rng, (outputs, channels // group, *kernel))
+    bias = rng.integers(-999, 999, outputs)
+    x = rng.integers(0, 128, (2, channels, 11, 9)).astype(np.int8)
+    extreme = np.where(x > 20, 127, 0).astype(np.int8)
+    x = np.concatenate([x, extreme, np.full_like(extreme, 127)])
+    strides, dilations = (stride, stride), (dilation, dilation)
+    conv = Conv(weight, bias, Rescale.from_shift(0, 32), strides, pads, dilations, group)
+    with simd(name if name != "0" else False):
+        got = run(conv.assume_nonnegative_input(), x, threads=1)
+    want = convolve_slowly(x, weight, bias, stride, pads, dilation, group)
+    assert got.tolist() == want.tolist()
+
+
+@few
+@given(SEEDS, st.integers(1, 40), st.sampled_from(sorted(WEIGHTS)))
+def test_sums_over_a_window_fit_16_bits(seed, taps, kind):
+    """The largest sums of every window, output and word, by all signs of the products."""
+    weight = WEIGHTS[kind](np.random.default_rng(seed), (3, taps, 4))
+    window = _conv_simd.choose_window(weight)
+    assert window <= max(taps, 1)
+    for first in range(0, taps, window):
+        for half in (slice(2), slice(2, 4)):
+            part = weight[:, first : first + window, half].reshape(3, -1).astype(int)
+            assert (127 * np.maximum(part, 0)).sum(axis=1).max() <= 32767
+            assert (127 * np.minimum(part, 0)).sum(axis=1).min() >= -32768
+    if kind == "small":
+        assert window == max(n for n in (1, 2, 4, 8) if n <= taps)
+
+
+def test_a_program_knows_what_a_relu_leaves(monkeypatch):
+    """Behind a Relu, a pool or a reshape inputs are not negative; a yielded tensor can be forced."""
+    rng = np.random.default_rng(6)
+    marked = []
+    build = Conv.build
+
+    def note(self, *arguments):
+        marked.append(self.is_input_nonnegative)
+        return build(self, *arguments)
+
+    monkeypatch.setattr(Conv, "build", note)
+    convs = [
+        Conv(integers(rng, (6, n, 3, 3)), None, Rescale.from_shift(7 + n, 8), None, (1, 1, 1, 1))
+        for n in (4, 6, 6)
+    ]
+    steps = [
+        Step(convs[0], ("x",), ("a",)),
+        Step(Relu(), ("a",), ("b",)),
+        Step(convs[1], ("b",), ("c",)),
+        Step(convs[2], ("c",), ("d",)),
+    ]
+    specs = {"x": TensorSpec((1, 4, 8, 8), np.dtype(np.int8))}
+    x = integers(rng, (3, 4, 8, 8))
+    last = compile_program(steps, specs, ["d"], threads=1)
+    assert marked == [False, True, False]
+    marked.clear()
+    every = compile_program(steps, specs, threads=1)
+    assert marked == [False, False, False]
+    want = dict(every.run({"x": x}))
+    assert want["b"].min() == 0
+    np.testing.assert_array_equal(dict(last.run({"x": x}))["d"], want["d"])
+    negative = {"b": -want["b"] - 1}
+    forced = dict(every.run({"x": x}, negative))["c"]
+    with simd(False):
+        again = dict(compile_program(steps, specs).run({"x": x}, negative))["c"]
+    np.testing.assert_array_equal(forced, again)
 
 
 @pytest.mark.slow
@@ -234,6 +339,19 @@ def test_recurrent_layers_of_more_samples_than_walk_together(layer, name):
     same(*both(name, kernel, x), np.int8)
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    "one", [one for one in INSTRUCTION_SETS if one.byte_intrinsic], ids=lambda one: one.name
+)
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_row_multiplies_bytes(one, window):
+    p, v = _register_tile.choose_tile_size(one, "bytes", one.lanes * 3, 64)
+    shape = _register_tile.TileShape("bytes", False, p, v, ("shift",), 8, window)
+    code = _llvm.emit_assembly(_register_tile.write_tile_ir(one, shape), one.triple, one.features)
+    products, sums = (len(re.findall(name, code)) for name in ("vpmaddubsw", "vpmaddwd"))
+    assert products == window * sums > 0
+
+
 INSTRUCTIONS = {
     "avx512-vnni": (r"vpdpbusd\s.*zmm", r"vpmaddwd\s.*zmm|vpdpwssd\s.*zmm"),
     "avx-vnni": (r"vpdpbusd\s.*ymm", r"vpmaddwd\s.*ymm|vpdpwssd\s.*ymm"),
@@ -248,9 +366,11 @@ INSTRUCTIONS = {
 @pytest.mark.sweep
 @pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
 @pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("form", ["shift", "scale", "sums"])
+@pytest.mark.parametrize(
+    "form", [("shift",), ("scale",), ("shift", "scale"), ()], ids=lambda form: "+".join(form)
+)
 def test_a_row_compiles_on_any_machine_and_holds_its_instruction(one, own, form):
-    bits = 32 if form == "sums" else 8
+    bits = 8 if form else 32
     for operands, wanted in zip((one.int8_operands, "pairs"), INSTRUCTIONS[one.name], strict=True):
         p, v = _register_tile.choose_tile_size(one, operands, one.lanes * 3, 64)
         text = _register_tile.write_tile_ir(

@@ -32,6 +32,10 @@ class ClampableKernel(Kernel):
 
     clip_bounds: tuple[int, int] | None
 
+    def is_nonnegative(self, inputs: Sequence[bool]) -> bool:
+        """Whether the lower bound of a fused Relu or Clip is 0 or more."""
+        return self.clip_bounds is not None and self.clip_bounds[0] >= 0
+
     def fuse(self, consumer: Kernel) -> Kernel | None:
         """Return this kernel with a following Relu or Clip fused in, as narrower `clip_bounds`.
 

@@ -13,7 +13,8 @@ In a depthwise convolution the lanes are channels, and a dword contains neighbou
 the padded row is interleaved so that dword c of a pixel has the elements of channel c at as many
 elements of the kernel as fit a dword.
 
-`fits_int32` proves from the weights that no partial sum exceeds 32 bits.
+`fits_int32` proves from the weights that no partial sum exceeds 32 bits, `choose_window` over how
+many taps sums of products of bytes that are not negative stay within 16.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ __all__ = [
     "array_address",
     "active_instruction_set",
     "call_code",
+    "choose_window",
     "convolve",
     "fits_int32",
     "make_tile_form",
@@ -62,7 +64,10 @@ _OPERAND_TYPES = {
     "quads": (np.uint8, 128),
     "signed": (np.int8, 0),
     "pairs": (np.int16, 0),
+    "bytes": (np.uint8, 0),
 }
+#: Numbers of taps that may be summed up in 16 bits.
+_WINDOWS = (8, 4, 2, 1)
 
 
 def active_instruction_set() -> InstructionSet | None:
@@ -124,6 +129,32 @@ def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None 
     return bool(np.all(np.abs(shifted) + 255 * np.abs(wide).sum(axis=1) < 2**31))
 
 
+def choose_window(weight: np.ndarray) -> int:
+    """Choose over how many taps products with bytes from 0 to 127 are summed up in 16 bits.
+
+    `weight` is int8 [O, taps, 4]. A word of a sum has the products of two neighbouring bytes of
+    each tap. It is largest where inputs are 127 for positive weights and 0 for the others, and
+    smallest where it is the other way round.
+
+    Returns
+    -------
+    int
+        The largest number of `_WINDOWS` that is safe for every window of so many taps, and not
+        above the number of taps; 1 is safe for all weights.
+    """
+    pairs = weight.reshape(*weight.shape[:2], 2, 2).astype(np.int32)
+    positive, negative = (part.sum(axis=3) for part in (pairs.clip(0), pairs.clip(None, 0)))
+    for window in _WINDOWS:
+        if window > weight.shape[1]:
+            continue
+        firsts = np.arange(0, weight.shape[1], window)
+        highest = 127 * np.add.reduceat(positive, firsts, axis=1).max(initial=0)
+        lowest = 127 * np.add.reduceat(negative, firsts, axis=1).min(initial=0)
+        if highest < 1 << 15 and lowest >= -1 << 15:
+            return window
+    return 1
+
+
 def make_tile_form(form: RescaleForm, bits: int) -> tuple[tuple[str, ...], np.ndarray] | None:
     """Return (stages, int64 [stages, 6] values) of a rescale form as the register tile has them.
 
@@ -149,6 +180,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     x: TensorSpec,
     form: RescaleForm,
     dtype: np.dtype,
+    is_nonnegative: bool = False,
 ) -> Any:
     """Pack the weights of a convolution for dot instructions.
 
@@ -168,6 +200,8 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         Rescale form of accumulator -> output.
     dtype
         Type of the output.
+    is_nonnegative
+        Whether no element of the input is negative.
 
     Returns
     -------
@@ -177,9 +211,10 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     outputs, channels, kh, kw = weight.shape
     group = window.group
     depthwise = 1 < group == channels * group == outputs  # a single channel is an ordinary row
-    operands = (
-        instructions.int8_operands if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
-    )
+    operands = "pairs"
+    if x.dtype == np.int8 and weight.dtype == np.int8:
+        has_bytes = is_nonnegative and instructions.byte_intrinsic
+        operands = "bytes" if has_bytes else instructions.int8_operands
     kind, zero = _OPERAND_TYPES[operands]
     size, per_dword = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
     rows, width = image_size(x.shape[2:])
@@ -225,7 +260,15 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     lanes = v * instructions.lanes
     blocks = -(-group_outputs // lanes)
     output_bits = 8 * dtype.itemsize if stages else 32
-    shape = _register_tile.TileShape(operands, depthwise, p, v, stages, output_bits)
+    by_tap, offsets = _order_weights_by_tap(weight, window, per_dword, depthwise)
+    taps = _tap_byte_offsets(offsets, window, line, channels * window.group * size, spread)
+    tap_window = 1
+    if operands == "bytes":
+        tap_window = choose_window(by_tap.reshape(outputs, -1, per_dword))
+        excess_taps = -len(taps) % tap_window  # their weights are zeros
+        taps = np.concatenate([taps, np.repeat(taps[:1], excess_taps)])
+        by_tap = np.pad(by_tap, ((0, 0), (0, excess_taps * per_dword)))
+    shape = _register_tile.TileShape(operands, depthwise, p, v, stages, output_bits, tap_window)
     tile = _llvm.get_function_address(
         _register_tile.write_tile_ir,
         (instructions, shape),
@@ -233,7 +276,6 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         instructions.features,
     )
 
-    by_tap, offsets = _order_weights_by_tap(weight, window, per_dword, depthwise)
     padded_weight = np.zeros(
         (group, blocks * lanes, *by_tap.shape[1:]), kind if kind != np.uint8 else np.int8
     )
@@ -248,7 +290,6 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     column_offsets = np.arange(out_columns) * pixel * window.strides[1]
     table = np.add.outer(row_offsets, column_offsets).reshape(-1)
     table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
-    taps = _tap_byte_offsets(offsets, window, line, channels * group * size, spread)
     geometry = WindowGeometry(
         blocks=blocks,
         groups=group,

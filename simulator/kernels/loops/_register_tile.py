@@ -80,8 +80,9 @@ class TileShape(NamedTuple):
     Parameters
     ----------
     operands
-        "quads" (four unsigned by four signed bytes), "signed" (four by four signed bytes) or
-        "pairs" (two by two signed words).
+        "quads" (four unsigned by four signed bytes), "signed" (four by four signed bytes), "pairs"
+        (two by two signed words) or "bytes" (four unsigned by four signed bytes, whose products of
+        `window` taps are summed up in 16 bits).
     per_lane
         Whether every lane reads its own dwords.
     pixels, vectors
@@ -90,6 +91,8 @@ class TileShape(NamedTuple):
         Stages of the rescale form, "shift" or "scale"; empty if sums are not rescaled.
     bits
         Width of an output element: 8, 16 or 32.
+    window
+        Number of taps that are computed together; it divides the number of taps.
     """
 
     operands: str
@@ -98,6 +101,7 @@ class TileShape(NamedTuple):
     vectors: int
     form: tuple[str, ...]
     bits: int
+    window: int = 1
 
 
 def choose_tile_size(
@@ -105,12 +109,12 @@ def choose_tile_size(
 ) -> tuple[int, int]:
     """Choose (P, V) with the fewest instructions whose values all fit the registers.
 
-    Per tap these are P * V sums, V weights and the dword of a pixel, and for "pairs" their product,
-    because its instruction does not accumulate. `outputs` and `pixels` are the numbers of outputs
-    per pixel and of pixels to compute.
+    Per tap these are P * V sums, V weights and the dword of a pixel, and for "pairs" and "bytes"
+    their product, because these instructions do not accumulate. `outputs` and `pixels` are the
+    numbers of outputs per pixel and of pixels to compute.
     """
     vectors = -(-outputs // instructions.lanes)
-    is_product_apart = operands == "pairs"
+    is_product_apart = operands in ("pairs", "bytes")
     temporaries = 1 + is_product_apart
     sizes = [
         (p, v)
@@ -156,7 +160,7 @@ def write_interleave_ir(instructions: InstructionSet, operands: str, bits: int) 
     instructions
         The instruction set.
     operands
-        "quads", "signed" or "pairs".
+        "quads", "signed", "pairs" or "bytes".
     bits
         Width of the elements of `source`.
 
@@ -285,27 +289,58 @@ class TileIrWriter:
         self._emit_stores(first, sums)
 
     def _emit_products(self, starts: list[Any], sums: list[list[Any]]) -> None:
-        """Emit the loop over the taps that adds their products to `sums` [P][V].
+        """Emit the loop over windows of taps that adds their products to `sums` [P][V].
 
         `starts` are the addresses of the windows of the P pixels.
         """
+        b = self.b
+        partial_sums: dict[tuple[int, int], Any] = {}
+        with self.loop(self.arguments["length"], self.shape.window) as first:
+            for t in range(self.shape.window):
+                tap = b.add(first, ir.Constant(INDEX, t))
+                offset, weights = self._load_tap(tap, len(sums[0]))
+                for p, (start, totals) in enumerate(zip(starts, sums, strict=True)):
+                    inputs = self._load_inputs(b.add(start, offset), len(totals))
+                    for v, (x, w, total) in enumerate(zip(inputs, weights, totals, strict=True)):
+                        if self.shape.operands == "bytes":
+                            partial = partial_sums.get((p, v)) if t else None
+                            partial_sums[p, v] = self._emit_byte_products(partial, x, w)
+                        else:
+                            b.store(self._emit_dot(b.load(total), x, w), total)
+            ones = self.constant(1 << 16 | 1)
+            for (p, v), words in partial_sums.items():
+                b.store(self._emit_pairs_dot(b.load(sums[p][v]), words, ones), sums[p][v])
+
+    def _load_tap(self, tap: Any, vectors: int) -> tuple[Any, list[Any]]:
+        """Emit the loads of a tap's byte offset and of its weights; return them."""
+        tap_address = self.element_address(self.arguments["taps"], tap, 4)
+        offset = self.b.sext(self.load(tap_address, DWORD), INDEX)
         size = 4 * self.target.lanes
-        with self.loop(self.arguments["length"], 1) as tap:
-            tap_address = self.element_address(self.arguments["taps"], tap, 4)
-            offset = self.b.sext(self.load(tap_address, DWORD), INDEX)
-            weight = self.element_address(self.arguments["weight"], tap, size * len(sums[0]))
-            weights = [
-                self.load(self.add_offset(weight, size * v), self.vector)
-                for v in range(len(sums[0]))
-            ]
-            for start, totals in zip(starts, sums, strict=True):
-                address = self.b.add(start, offset)
-                common = None if self.shape.per_lane else self.splat(self.load(address, DWORD))
-                for v, total in enumerate(totals):
-                    x = common
-                    if x is None:
-                        x = self.load(self.add_offset(address, size * v), self.vector)
-                    self.b.store(self._emit_dot(self.b.load(total), x, weights[v]), total)
+        weight = self.element_address(self.arguments["weight"], tap, size * vectors)
+        weights = [
+            self.load(self.add_offset(weight, size * v), self.vector) for v in range(vectors)
+        ]
+        return offset, weights
+
+    def _load_inputs(self, address: Any, vectors: int) -> list[Any]:
+        """Emit the loads of the dwords at an address for each vector of outputs; return them."""
+        if not self.shape.per_lane:
+            return [self.splat(self.load(address, DWORD))] * vectors
+        size = 4 * self.target.lanes
+        return [self.load(self.add_offset(address, size * v), self.vector) for v in range(vectors)]
+
+    def _emit_byte_products(self, total: Any, x: Any, w: Any) -> Any:
+        """Emit the products of the unsigned bytes of x and the bytes of w, neighbours added.
+
+        Returns dwords of two words each, added to those of `total` unless that is None.
+        """
+        b, lanes = self.b, self.target.lanes
+        bytes_, words = ir.VectorType(_BYTE, 4 * lanes), ir.VectorType(_WORD, 2 * lanes)
+        multiply = self._declare_intrinsic(self.target.byte_intrinsic, words, [bytes_, bytes_])
+        products = b.call(multiply, [b.bitcast(x, bytes_), b.bitcast(w, bytes_)])
+        if total is not None:
+            products = b.add(b.bitcast(total, words), products)
+        return b.bitcast(products, self.vector)
 
     def _emit_dot(self, total: Any, x: Any, w: Any) -> Any:
         """Emit total plus the sums of products of the dwords of x and w, lane by lane; return it.
