@@ -73,7 +73,7 @@ def measure_tiles(rounds: int) -> list[TileRow]:
 
 def _make_tile_run(instructions: InstructionSet, rows: int, vectors: int) -> Callable[[], object]:
     """Return a call that computes `_PIXELS` rows, rounded down to whole tiles."""
-    shape = _register_tile.TileShape(instructions.int8_operands, False, rows, vectors, "sums", 32)
+    shape = _register_tile.TileShape(instructions.int8_operands, False, rows, vectors, (), 32)
     address = _llvm.get_function_address(
         _register_tile.write_tile_ir,
         (instructions, shape),
@@ -91,7 +91,7 @@ def _make_tile_run(instructions: InstructionSet, rows: int, vectors: int) -> Cal
         "taps": np.arange(_TAPS, dtype=np.int32) * 4,
     }
     # all rows are stored in one place: stores to memory are not the tile's
-    numbers = {"pixels": pixels, "step": 0, "count": lanes, "length": _TAPS}
+    numbers = {"pixels": pixels, "step": 0, "count": lanes, "blocks": 1, "length": _TAPS}
     arguments = [
         arrays[name].ctypes.data if name in arrays else numbers.get(name, 0)
         for name in _register_tile.ARGUMENTS
