@@ -40,11 +40,16 @@ from ._pass_log import PassLog
 from .activations.attention_mask import canonicalize_attention_masks
 from .activations.clip import convert_min_max_to_clip, simplify_clip
 from .activations.softmax import canonicalize_softmax
-from .activations.unary_functions import fuse_known_activations, fuse_unary_functions
+from .activations.unary_functions import (
+    KNOWN_ACTIVATION_OPS,
+    TABLE_FUNCTION_OPS,
+    fuse_known_activations,
+    fuse_unary_functions,
+)
 from .axes.batch_first import move_batch_to_front
 from .axes.bypass_concat import bypass_concat
 from .axes.cancel_transposes import cancel_transposes
-from .axes.channel_selection import fold_channel_selection
+from .axes.channel_selection import MOVE_OPS, fold_channel_selection
 from .axes.constant_concat import replace_concat_with_constants
 from .axes.merge_axes import merge_axes
 from .axes.split_to_slices import convert_split_to_slices
@@ -58,10 +63,14 @@ from .entry.lift_constants import inline_functions, lift_constants, remove_dead_
 from .entry.raise_opset import READABLE_OPSET, convert_opset
 from .entry.reject_unsupported import reject_unsupported
 from .entry.sequences import replace_sequences
-from .folding.constant_targets import has_computed_target, make_targets_constant
+from .folding.constant_targets import (
+    TARGET_INPUTS,
+    has_computed_target,
+    make_targets_constant,
+)
 from .folding.constants import convert_cast_like, fold_constants
 from .folding.control_flow import inline_static_control_flow, reject_control_flow
-from .folding.identity import drop_identity
+from .folding.identity import NO_OP_CANDIDATES, drop_identity
 from .folding.shape_tracing import fold_known_shapes, trace_shapes
 from .folding.zero_states import drop_zero_states, has_initial_state
 from .layers.batch_norm import fold_batch_norm
@@ -73,7 +82,7 @@ from .layers.fold_into_next_layer import (
     fold_batch_norm_into_next_layer,
     fold_factor_into_next_layer,
 )
-from .layers.layer_norm import fuse_layer_norm
+from .layers.layer_norm import ROOT_OPS, fuse_layer_norm
 from .layers.linear import fuse_linear
 from .layers.recurrent import convert_recurrent_layers, convert_to_time_first, is_batch_first
 from .layers.reductions_to_pools import convert_reductions_to_pools
@@ -121,6 +130,7 @@ ENTRY_PASSES = (
         _BASIC_CONDITIONS,
         ensures=_BASIC_CONDITIONS,
         is_candidate=match_op_types(*float_ops.SEQUENCE_OPS),
+        operators=float_ops.SEQUENCE_OPS,
     ),
     Pass(
         "refuse",
@@ -158,6 +168,7 @@ ENTRY_PASSES = (
         ensures=_BASIC_CONDITIONS,
         is_candidate=is_batch_first,
         handles_all=True,
+        operators=float_ops.RECURRENT_OPS,
     ),
     Pass(
         "free-batch",
@@ -233,6 +244,7 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("Identity"),
+        operators=NO_OP_CANDIDATES,
     ),
     Pass(
         "joined-parts",
@@ -247,6 +259,7 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=has_computed_target,
+        operators=TARGET_INPUTS,
     ),
     Pass(
         "einsum",
@@ -290,7 +303,11 @@ NORMALIZATION_PASSES = (
         operators=["Transpose"],
     ),
     Pass(
-        "channels", fold_channel_selection, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+        "channels",
+        fold_channel_selection,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=MOVE_OPS,
     ),
     Pass(
         "layout",
@@ -314,15 +331,26 @@ NORMALIZATION_PASSES = (
         operators=["ConvTranspose"],
     ),
     Pass(
-        "explicit-pads", resolve_padding, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+        "explicit-pads",
+        resolve_padding,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=float_ops.WINDOWED_OPS,
     ),
     Pass(
         "known-curves",
         fuse_known_activations,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=KNOWN_ACTIVATION_OPS,
     ),
-    Pass("layer-norm", fuse_layer_norm, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "layer-norm",
+        fuse_layer_norm,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=ROOT_OPS,
+    ),
     Pass(
         "linear",
         fuse_linear,
@@ -433,7 +461,13 @@ NORMALIZATION_PASSES = (
         ensures=_FLAT_SHAPED_CONDITIONS,
         operators=["Softmax", "Where"],
     ),
-    Pass("curves", fuse_unary_functions, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "curves",
+        fuse_unary_functions,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=TABLE_FUNCTION_OPS,
+    ),
     Pass(
         "layer-behind",
         fold_factor_into_next_layer,

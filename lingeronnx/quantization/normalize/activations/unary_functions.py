@@ -43,6 +43,11 @@ _KNOWN_FUNCTIONS = {
 _MARKER_OPS = {"HardSwish": {"Clip", "HardSigmoid"}, "Gelu": {"Erf"}, "GeluTanh": {"Tanh"}}
 _MAX_KNOWN_FUNCTION_NODES = 32  # exporters write at most 12
 
+#: Operators of which a graph needs one for `fuse_known_activations` to change or explain a node.
+KNOWN_ACTIVATION_OPS = frozenset[str]().union(*_MARKER_OPS.values())
+#: The same for `fuse_unary_functions`.
+TABLE_FUNCTION_OPS = _TABLE_ONLY_OPS | {"Sigmoid", "Tanh"}
+
 
 def fuse_unary_functions(model: ir.Model) -> PassResult:
     """Fuse nodes of `model` that compute one function of one tensor and need a lookup table.

@@ -45,6 +45,8 @@ __all__ = ["move_batch_to_front"]
 _MAX_RANK = 4  # axes are merged, if possible, to stay within this rank
 _UNARY_OPS = float_ops.UNARY_ELEMENTWISE_OPS | float_ops.IDENTITY_OPS
 _LAST_AXIS_OPS = ("Softmax", "LayerNormalization")
+#: A part that is rewritten starts at one of these, or at an input with the batch on another axis.
+_FIRST_OPS = frozenset(("Reshape", "Transpose"))
 
 
 def move_batch_to_front(model: ir.Model) -> PassResult:
@@ -54,17 +56,17 @@ def move_batch_to_front(model: ir.Model) -> PassResult:
     counts as a change. A Transpose that still moves the batch away is skipped with a reason.
     """
     changes = _BatchFirstRewriter(model).run()
-    reasons = [_explain_unchanged(node) for node in model.graph]
+    reasons = [_explain_unchanged(n) for n in model.graph if ir.is_standard_op(n, "Transpose")]
     return PassResult(changes, [reason for reason in reasons if reason is not None])
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason | None:
-    """Return the reason why a Transpose still moves the batch away from axis 0.
+    """Return the reason why the Transpose `node` still moves the batch away from axis 0.
 
-    None for other nodes, for a Transpose whose input has not the batch (an unknown size) on axis 0
-    or that leaves it there, and for one that only recurrent layers read.
+    None if its input has not the batch (an unknown size) on axis 0, if it leaves the batch there,
+    and if only recurrent layers read it.
     """
-    perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+    perm = ir.get_attr(node, "perm")
     if not perm or perm[0] == 0:
         return None
     shape = ir.get_shape(node.inputs[0])
@@ -116,6 +118,8 @@ class _BatchFirstRewriter:
         changes = 0
         for value in self.model.graph.inputs:
             self._register_graph_input(value)
+        if not self.views and _FIRST_OPS.isdisjoint(node.op_type for node in self.model.graph):
+            return 0
         for node in list(self.model.graph):
             views = self._infer_output_views(node) if not node.domain else []
             if views:

@@ -23,14 +23,14 @@ from ....ir.builder import SubgraphBuilder
 from ....runtime.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
-_MOVE_OPS = float_ops.RESHAPING_OPS | float_ops.SELECTION_OPS - {"Split"} | {"Transpose"}
+MOVE_OPS = float_ops.RESHAPING_OPS | float_ops.SELECTION_OPS - {"Split"} | {"Transpose"}
 _MAX_SAMPLE_ELEMENTS = 1 << 23  # the elements of two samples can be numbered in float32
 
 
 def fold_channel_selection(model: ir.Model) -> PassResult:
     """Convert node chains of `model` that select channels by way of the batch axis to a Gather.
 
-    In place. A chain of nodes that reshape, transpose or select (`_MOVE_OPS`) between tensors with
+    In place. A chain of nodes that reshape, transpose or select (`MOVE_OPS`) between tensors with
     the plain batch on axis 0 becomes one Gather of channels (and a Reshape) if it selects complete
     channels of a sample, else it is skipped with a reason.
     """
@@ -59,14 +59,14 @@ def _has_unfolded_batch(value: ir.Value | None) -> bool:
 def _collect_move_chain(end: ir.Node) -> list[ir.Node] | None:
     """Return the chain of nodes up to `end` that folds channels into the batch, or None.
 
-    Its nodes are of `_MOVE_OPS`, with constant operands besides input 0. It starts and ends at
+    Its nodes are of `MOVE_OPS`, with constant operands besides input 0. It starts and ends at
     tensors whose axis 0 is exactly the batch.
     """
     if len(end.outputs) != 1 or not _has_unfolded_batch(end.outputs[0]):
         return None
     nodes: list[ir.Node] = []
     node: ir.Node | None = end
-    while ir.is_standard_op(node, *_MOVE_OPS) and _has_constant_operands(node):
+    while ir.is_standard_op(node, *MOVE_OPS) and _has_constant_operands(node):
         nodes.insert(0, node)
         if _has_unfolded_batch(node.inputs[0]):
             folds_batch = any(ir.has_folded_batch(member.outputs[0]) for member in nodes)

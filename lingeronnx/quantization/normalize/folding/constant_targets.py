@@ -17,12 +17,12 @@ from ....ir import ir
 from .._pass import PassResult, SkipReason
 
 #: Operator -> the input that is its target.
-_TARGET_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
+TARGET_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 
 
 def has_computed_target(node: ir.Node) -> bool:
     """Whether `node` is a Reshape, Expand or Resize whose shape is computed at run time."""
-    index = _TARGET_INPUTS.get(node.op_type)
+    index = TARGET_INPUTS.get(node.op_type)
     if index is None or node.domain or index >= len(node.inputs):
         return False
     return node.inputs[index] is not None and ir.const_value(node.inputs[index]) is None

@@ -210,3 +210,5 @@ _NO_OP_TESTS: dict[str, Callable[[ir.Node], bool]] = {
     "Clip": lambda node: get_clip_bounds(node) == (-math.inf, math.inf),
     "Concat": lambda node: len(node.inputs) == 1,
 }
+#: Operators that `drop_identity` may remove or change.
+NO_OP_CANDIDATES = {*_NO_OP_TESTS, *float_ops.IDENTITY_OPERANDS, *float_ops.RESHAPING_OPS}

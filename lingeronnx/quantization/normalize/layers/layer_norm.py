@@ -42,6 +42,9 @@ _REDUCTION_OPS = {
     for op_type, reduction in float_ops.REDUCTION_KINDS.items()
     if reduction in ("mean", "sum", "squares", "length")
 }
+_LENGTH_OPS = {op for op, reduction in float_ops.REDUCTION_KINDS.items() if reduction == "length"}
+#: Operators of which one is in every decomposed layer normalization (`_is_square_root`).
+ROOT_OPS = {"BatchNormalization", "Pow", "Sqrt", *_LENGTH_OPS}
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def _is_square_root(node: ir.Node) -> bool:
         if exponent is None or exponent.size != 1:
             return False
         return abs(float(exponent.reshape(()))) == 0.5
-    return node.op_type == "Sqrt" or float_ops.REDUCTION_KINDS.get(node.op_type) == "length"
+    return node.op_type == "Sqrt" or node.op_type in _LENGTH_OPS
 
 
 def _find_layer_norm(model: ir.Model, root: ir.Node) -> _LayerNormMatch | None:
