@@ -24,6 +24,8 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
     ConfigError
         If the model has no such input, or the file declares other dimensions.
     """
+    if not shapes:
+        return
     specs = {spec.name: spec for spec in get_input_specs(model)}
     inputs = {str(value.name): value for value in model.graph.inputs}
     for name, shape in shapes.items():
@@ -41,7 +43,7 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
             declared = list(value.shape or ())
             dims = _merge_dims(declared, shapes[name], batch_axis_of[name])
         else:
-            dims = [_substitute_symbol(dim, symbol_sizes) for dim in value.shape or ()]
+            dims = [symbol_sizes.get(_symbol_of(dim) or "", dim) for dim in value.shape or ()]
         if dims:
             value.shape = ir.Shape(dims)
 
@@ -81,12 +83,6 @@ def _merge_dims(
         else:
             dims[batch_axis] = _symbol_of(declared_dim) or "N"
     return dims
-
-
-def _substitute_symbol(dim: ir.Dim, symbol_sizes: Mapping[str, int]) -> ir.Dim:
-    """Return the size of the symbolic dimension `dim` in `symbol_sizes`, else `dim` itself."""
-    symbol = _symbol_of(dim)
-    return dim if symbol is None else symbol_sizes.get(symbol, dim)
 
 
 def _symbol_of(dim: ir.Dim) -> str | None:

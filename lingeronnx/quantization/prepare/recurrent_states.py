@@ -152,10 +152,10 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
     Returns
     -------
     dict
-        {node: reason}; empty if the target has 16 bits, or if all of the nodes only move or join
-        data. Layers are nodes with multiply-accumulates.
+        {node: reason}; empty without states, if the target has 16 bits, or if all of the nodes only
+        move or join data. Layers are nodes with multiply-accumulates.
     """
-    if 16 in target.bits:
+    if not state or 16 in target.bits:
         return {}
     nodes = [node for node in model.graph if count_macs(node) == 0]
     on_path = _tensors_on_state_paths(nodes, state)
@@ -361,10 +361,13 @@ def propose_states(model: ir.Model) -> dict[str, str]:
         {output: input}.
     """
     states = {}
+    output_stems = {str(value.name): _name_stem(str(value.name)) for value in model.graph.outputs}
     for name in _inputs_by_name(model):
         stem = _name_stem(name)
+        if not stem or stem not in output_stems.values():
+            continue
         outputs = [
-            output for output in _matching_outputs(model, name) if _name_stem(output) == stem != ""
+            output for output in _matching_outputs(model, name) if output_stems[output] == stem
         ]
         if len(outputs) == 1:
             states[outputs[0]] = name

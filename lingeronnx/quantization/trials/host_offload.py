@@ -109,7 +109,7 @@ class HostOffload:
         in_parts = _runs_in_parts(prepared)
         alternatives = _list_alternatives(best, in_parts)
         required = select_required_host_nodes(prepared)
-        if in_parts and _has_poor_output(best):
+        if in_parts and min(output_sqnr_levels(best)) < _MIN_SQNR_DB:
             # before the others: the loss of these nodes hides the others' gains
             low_sqnr_nodes = select_low_sqnr_nodes_to_offload(best, log)
             alternatives.insert(0, _Alternative(low_sqnr_nodes, _MIN_WEAK_NODE_GAIN_DB))
@@ -174,18 +174,14 @@ def _describe(old: Candidate, bits: int | None, new: Candidate, gain: Gain) -> C
     return new.with_notes(notes) if notes else new
 
 
-def _has_poor_output(best: Candidate) -> bool:
-    """Whether the SQNR of an output is below `_MIN_SQNR_DB`."""
-    return min(output_sqnr_levels(best)) < _MIN_SQNR_DB
-
-
 def _list_alternatives(best: Candidate, in_parts: bool) -> list[_Alternative]:
     """List the offloads to try, in order.
 
     Those that are in float anyway are left out. `in_parts` is the result of `_runs_in_parts`.
     """
     host_by_default = best.prepared.parts.floats.keys()
-    offloads = _list_offloads(best, in_parts, _has_poor_output(best))
+    has_poor_output = min(output_sqnr_levels(best)) < _MIN_SQNR_DB
+    offloads = _list_offloads(best, in_parts, has_poor_output)
     return [offload for offload in offloads if offload.nodes.keys() - host_by_default]
 
 
@@ -319,13 +315,17 @@ def find_offload_candidates(
     """
     front_reason = "front of the model, up to a spectrum: measured to be better in float"
     tail_reason = "decodes the outputs of the last layers: measured to be better in float"
+    op_types = {node.op_type for node in model.graph}
+    for function in model.functions.values():
+        op_types.update(node.op_type for node in function)
     candidates = []
-    for front in _find_front_candidates(model, has_poor_output):
-        if front:
+    if not op_types.isdisjoint(_FRONT_OPS):
+        for front in _find_front_candidates(model, has_poor_output):
             candidates.append(dict.fromkeys(front, front_reason))
-    tail = _find_tail(model, has_poor_part)
-    if tail:
-        candidates.append(dict.fromkeys(tail, tail_reason))
+    if has_poor_part or not op_types.isdisjoint((*_TAIL_OPS, "Softmax")):
+        tail = _find_tail(model, has_poor_part)
+        if tail:
+            candidates.append(dict.fromkeys(tail, tail_reason))
     return candidates
 
 
