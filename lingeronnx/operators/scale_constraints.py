@@ -71,35 +71,12 @@ def make_fixed_max_exponent(fraction_bits: int) -> Callable[[ir.Node, ExponentLo
     return lambda node, exponent: fraction_bits
 
 
-def _no_max_exponent(node: ir.Node, exponent: ExponentLookup) -> None:
-    return None
-
-
-def _no_min_exponent(target: Target) -> None:
-    return None
-
-
-def _no_inputs_to_coarsen(
-    node: ir.Node, target: Target, scale: Callable[[str], float]
-) -> list[str]:
-    """Return [], the default of `Scaling.inputs_to_coarsen`: none gains by the output scale."""
-    return []
-
-
-def _no_extra_headroom(node: ir.Node) -> None:
-    return None
-
-
-def _no_function(model: ir.Model, node: ir.Node, target: Target) -> None:
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
     """Requirements of a lowering rule on scales; the defaults fit operators that move data.
 
     Functions take float nodes; `max_output_exponent` and `factor_behavior` also apply to integer
-    nodes.
+    nodes. A function that is None requires nothing.
 
     Attributes
     ----------
@@ -132,13 +109,11 @@ class Scaling:
 
     shared_scales: Callable[[ir.Node, Target], list[ScalePair]] = share_input_output_scale
     factor_behavior: Literal["passes", "absorbed", "fixed"] = "passes"
-    max_output_exponent: Callable[[ir.Node, ExponentLookup], int | None] = _no_max_exponent
-    min_input_exponent: Callable[[Target], int | None] = _no_min_exponent
-    inputs_to_coarsen: Callable[[ir.Node, Target, Callable[[str], float]], list[str]] = (
-        _no_inputs_to_coarsen
-    )
+    max_output_exponent: Callable[[ir.Node, ExponentLookup], int | None] | None = None
+    min_input_exponent: Callable[[Target], int | None] | None = None
+    inputs_to_coarsen: Callable[[ir.Node, Target, Callable[[str], float]], list[str]] | None = None
     output_bound: float | None = None
     strict_output_bound: float | None = None
-    headroom_below: Callable[[ir.Node], float | None] = _no_extra_headroom
-    real_function: Callable[[ir.Model, ir.Node, Target], UnaryFunction | None] = _no_function
+    headroom_below: Callable[[ir.Node], float | None] | None = None
+    real_function: Callable[[ir.Model, ir.Node, Target], UnaryFunction | None] | None = None
     supports_zero_points: Callable[[ir.Node, Target], bool] | None = None

@@ -148,15 +148,18 @@ class Partition:
         three axes. Returns {output: smallest exponent that the activation supports}; empty if the
         target has no such inputs.
         """
-        exponents = {}
+        exponents: dict[str, int] = {}
+        if not target.curve_bits:
+            return exponents
         for node, op in self.integer_nodes:
-            if not target.curve_bits or not op.allows_wide_output:
+            if not op.allows_wide_output:
                 continue
             consumer = ir.sole_consumer(node.outputs[0])
             consumer_op = None if consumer is None else self.ops.get(str(consumer.name))
             if consumer_op is None or _output_rank(node) > _MAX_OUTPUT_RANK:
                 continue
-            min_exponent = consumer_op.scale_constraints.min_input_exponent(target)
+            find_min_exponent = consumer_op.scale_constraints.min_input_exponent
+            min_exponent = None if find_min_exponent is None else find_min_exponent(target)
             if min_exponent is not None:
                 exponents[ir.output_name(node)] = min_exponent
         return exponents
@@ -371,7 +374,7 @@ def _find_idle_islands(partition: Partition) -> dict[str, str]:
     """
     region_of = _find_regions(partition)
     computing, working, after_host_regions = set[str](), set[str](), set[str]()
-    after_host = _nodes_after_host(partition)
+    after_host = _nodes_after_host(partition) if partition.floats else set[str]()
     layer_outputs = []
     for node, op in partition.integer_nodes:
         region = region_of[str(node.name)]

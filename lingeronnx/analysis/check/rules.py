@@ -127,10 +127,11 @@ def check_right_shift(integer_node: IntegerNode, target: Target) -> object:
         for index, input_scale in input_scales.items()
         if index < len(integer_node.node.inputs)
     }
+    find_max_exponent = lowering.scale_constraints.max_output_exponent
+    if find_max_exponent is None:
+        return None
     try:
-        max_exponent = lowering.scale_constraints.max_output_exponent(
-            integer_node.node, exponents.__getitem__
-        )
+        max_exponent = find_max_exponent(integer_node.node, exponents.__getitem__)
     except (KeyError, IndexError):
         return None
     exponent = math.frexp(scale)[1] - 1

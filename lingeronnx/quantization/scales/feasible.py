@@ -169,7 +169,10 @@ class _ScaleLegalizer:
                 changed |= self._cap_exponent(name, max_exponent, target_reason)
             for node, op in partition.integer_nodes:
                 output = ir.output_name(node)
-                limit = op.scale_constraints.max_output_exponent(node, self.exponent_of)
+                max_output_exponent = op.scale_constraints.max_output_exponent
+                if max_output_exponent is None:
+                    continue
+                limit = max_output_exponent(node, self.exponent_of)
                 if limit is not None and output in self.tensors:
                     reason = f"{op.name} {node.name} cannot shift left"
                     changed |= self._cap_exponent(output, limit, reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -77,8 +77,14 @@ def assign_qparams(
             tensors[name] = _calibrate_weight(name, np.asarray(values), op, policy)
     apply_output_bits(tensors, partition, stats, policy, target)
     if target.executor:
-        notes += _format_float_outputs(policy)
-    notes += _format_widened_weights(policy, target)
+        notes += [
+            f"output '{name}' is written by LinearInt as float32: valid in the graph format, but "
+            "not verified with any executor"
+            for name, bits in policy.out_bits.items()
+            if bits == "float"
+        ]
+    if policy.widened_weights:
+        notes += _format_widened_weights(policy, target)
     if policy.mode == "q-value":
         _apply_coarser_inputs(tensors, partition, shared_groups, target, policy)
     plan = Plan(
@@ -92,16 +98,6 @@ def assign_qparams(
     if policy.asymmetric:
         notes.append(_format_zero_point_note(partition, plan, target))
     return plan, notes + legalization_notes
-
-
-def _format_float_outputs(policy: ScalePolicy) -> list[str]:
-    """Return a note for each output that `policy` sets to "float": LinearInt writes float32."""
-    return [
-        f"output '{name}' is written by LinearInt as float32: valid in the graph format, but not "
-        "verified with any executor"
-        for name, bits in policy.out_bits.items()
-        if bits == "float"
-    ]
 
 
 def _calibrate_weight(name: str, values: np.ndarray, op: Op, policy: ScalePolicy) -> Affine:
@@ -171,7 +167,10 @@ def calibrate_activations(
     """
     tensors: dict[str, Affine] = {}
     clip_bounds = find_saturated_clip_bounds(partition, target)
-    for group in _calibration_order(shared_groups):
+    # The result of a function comes before its input, whose scale depends on it.
+    independent = [group for group in shared_groups if not group.reader_output]
+    dependent = [group for group in shared_groups if group.reader_output]
+    for group in (*independent, *reversed(dependent)):
         if group.tensors[0] in policy.fixed_qparams:
             tensors.update({name: policy.fixed_qparams[name] for name in group.tensors})
             continue
@@ -185,17 +184,6 @@ def calibrate_activations(
             qparams = Affine(scale, setting.bits)
         tensors.update(dict.fromkeys(group.tensors, qparams))
     return tensors
-
-
-def _calibration_order(shared_groups: Sequence[SharedScaleGroup]) -> list[SharedScaleGroup]:
-    """Return the groups in an order in which a function's result comes before its input.
-
-    Groups without a consuming function whose output is integer come first, then the others in
-    reverse order.
-    """
-    independent = [group for group in shared_groups if not group.reader_output]
-    dependent = [group for group in shared_groups if group.reader_output]
-    return [*independent, *reversed(dependent)]
 
 
 def _consumer_of(group: SharedScaleGroup, result: Affine | None) -> ConsumerFunction | None:
@@ -287,22 +275,15 @@ def _apply_coarser_inputs(
         return name in policy.fixed_qparams or "scale" in policy.overrides.get(name, {})
 
     for node, op in partition.integer_nodes:
-        if not _has_all_qparams(node, tensors):
+        find_inputs = op.scale_constraints.inputs_to_coarsen
+        operands = [value for value in (*node.inputs, *node.outputs) if value is not None]
+        if find_inputs is None or any(str(value.name) not in tensors for value in operands):
             continue
-        inputs = op.scale_constraints.inputs_to_coarsen(
-            node, target, lambda name: tensors[name].scale
-        )
-        for name in inputs:
+        for name in find_inputs(node, target, lambda name: tensors[name].scale):
             output = tensors[ir.output_name(node)]
             if tensors[name].bits == output.bits and not any(map(is_fixed, members[name])):
                 for member in members[name]:
                     tensors[member] = tensors[member].changed(output.scale)
-
-
-def _has_all_qparams(node: ir.Node, tensors: Mapping[str, Affine]) -> bool:
-    """Whether `tensors` has parameters of all inputs, also constant ones, and outputs of `node`."""
-    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    return all(str(value.name) in tensors for value in values)
 
 
 def _symmetric_scale_for_group(

@@ -5,7 +5,7 @@ For example, the input and the output of a pool share a scale; union-find joins 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,7 +91,9 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
     softmax_inputs = find_softmax_inputs(partition)
     groups = []
     for names in members.values():
-        observed = _select_observed(names, constraints.unobserved, softmax_inputs)
+        observed = [name for name in names if name not in constraints.unobserved] or names[-1:]
+        # The input of a Softmax counts, after any data movement, but not the result of a mask.
+        observed = [name for name in observed if name in softmax_inputs] or observed
         headrooms = [constraints.headroom[name] for name in names if name in constraints.headroom]
         function, output = _sole_reader_function(
             names, values, integer_ops, partition.graph, target
@@ -157,23 +159,11 @@ def _collect_constraints(
         if hard_bound is not None:
             for index in op.quantized_outputs(node):
                 result.hard_bounds[str(node.outputs[index].name)] = hard_bound
-        headroom = constraints.headroom_below(node)
-        if headroom is not None:
-            result.headroom[output] = headroom
+        if constraints.headroom_below is not None:
+            headroom = constraints.headroom_below(node)
+            if headroom is not None:
+                result.headroom[output] = headroom
     return result
-
-
-def _select_observed(
-    names: Sequence[str], unobserved: Collection[str], softmax_inputs: Collection[str]
-) -> Sequence[str]:
-    """Return the tensors among `names`, which share a scale, whose statistics count.
-
-    These are the ones that are not in `unobserved` (the last one if all are); of them, only inputs
-    of a Softmax if there are any.
-    """
-    observed = [name for name in names if name not in unobserved] or names[-1:]
-    # The input of a Softmax counts, after any data movement, but not the result of a mask.
-    return [name for name in observed if name in softmax_inputs] or observed
 
 
 def _common_bound(bounds: Mapping[str, float], names: Sequence[str]) -> float | None:
@@ -313,8 +303,8 @@ def _sole_reader_function(
     output = ir.output_name(node)
     if node_id not in integer_ops or output in names:
         return None, ""
-    constraints = integer_ops[node_id].scale_constraints
-    return constraints.real_function(model, node, target), output
+    real_function = integer_ops[node_id].scale_constraints.real_function
+    return None if real_function is None else real_function(model, node, target), output
 
 
 def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
