@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...common.files import chip_file_path
 from ...ir import ir
+from ...ir.dynamic_tail import DynamicTail
 from ...ir.name_mapping import NameMapping
 from ...ir.plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...operators.chip_part import extract_chip_part, is_host_dequant
@@ -18,13 +19,11 @@ from ...targets import Verdict, describe_unmeasured
 from ...targets.latency import CycleSavings
 from ...targets.verdict import combine_bases
 from ..legalize import AppliedRewrite
-from ..partition import Partition
-from ..prepare.preparation import PreparedModel
 from ..steps.planned_model import PlannedModel
 from .advice import suggest_options
 from .fidelity import Fidelity
-from .mac_shares import MacShares, count_mac_shares, count_tail_macs
-from .merges import find_merge_options
+from .mac_shares import count_mac_shares, count_tail_macs
+from .merges import MergeOption, find_merge_options
 from .program import ProgramReport, build_program_report
 from .report import FloatNode, Report, format_packer_command, split_float_nodes
 
@@ -103,13 +102,15 @@ def build_report(
     fidelity
         Distance of the outputs from the float model.
     """
-    prepared, target = planned.prepared, planned.target
+    prepared, target = planned.prepared, planned.prepared.target
     plan, partition = planned.plan, planned.partition
     fallbacks, host = split_float_nodes(
         partition.graph, partition.floats, partition.integer_node_ids
     )
-    tail_macs = count_tail_macs(prepared.tail, partition.graph)
-    host += _tail_nodes(prepared, {str(node.name): macs or 0 for node, macs in tail_macs.items()})
+    tail_macs: dict[ir.Node, int | None] = {}
+    if prepared.tail is not None:
+        tail_macs = count_tail_macs(prepared.tail, partition.graph)
+        host += _list_tail_nodes(prepared.tail, tail_macs)
     if target.has_packer:
         host += _host_dequant_nodes(graph)
     renamed = target.vendor.names(graph)
@@ -121,19 +122,27 @@ def build_report(
     graph_file = Path(f"{prepared.stem}.onnx")
     packer_input = chip_file_path(graph_file) if chip.is_chip_ready and host else graph_file
     macs = count_mac_shares(partition, tail_macs, target.has_packer)
+    integer_macs = float(bool(partition.ops))  # without any MACs
+    if macs.total:
+        integer_macs = (macs.chip + macs.host_integer) / macs.total
+    layers = Counter(n.op_type for n in graph.graph if str(n.name) in partition.ops)
     latency = prepared.conf.time.estimate_call(
         target, chip.chip_verdicts, has_host_parts=bool(fallbacks or host)
     )
-    verdict = chip.verdict
+    merges: list[MergeOption] = []
+    if fallbacks:
+        merges = find_merge_options([entry.node for entry in fallbacks], partition.graph, target)
+    verdict, verdicts = chip.verdict, chip.chip_verdicts
+    assumptions = [verdict.assumption_summary for verdict in verdicts]
     return Report(
         platform=target.name,
         mode=plan.mode,
-        layers=_count_integer_layers(partition, graph),
+        layers=dict(sorted(layers.items())),
         chip_ready=chip.is_chip_ready,
         chip_ready_basis=chip.basis,
         is_chip=target.has_packer,
         macs=macs,
-        integer_macs=_integer_fraction(macs, partition),
+        integer_macs=integer_macs,
         unknown_macs=macs.unknown,
         float_nodes=fallbacks,
         host_part=host,
@@ -143,8 +152,8 @@ def build_report(
         notes=[
             *prepared.notes,
             *planned.notes,
-            *_format_renamed_tensors(renamed),
-            *_format_assumptions(chip.chip_verdicts),
+            *([_format_renamed_tensors(renamed)] if renamed.tensors else []),
+            *dict.fromkeys(assumption for assumption in assumptions if assumption),
         ],
         names=renamed.tensors,
         findings=(*(() if verdict is None else verdict.findings), *latency.findings),
@@ -162,7 +171,7 @@ def build_report(
         parts=fidelity.parts,
         next=suggest_options(prepared, planned, chip.program, fallbacks, fidelity.is_lossy),
         program=chip.program,
-        merges=find_merge_options([entry.node for entry in fallbacks], partition.graph, target),
+        merges=merges,
         full=prepared.conf.notes == "full",
         packed_parts=chip.packed_parts,
         taken=planned.imported_qparams,
@@ -187,7 +196,7 @@ def _evaluate_chip(
         Whether no float nodes are between integer nodes; otherwise it is not evaluated as one part.
         It is only split into parts if the settings allow them (`in_parts`).
     """
-    target = planned.target
+    target = planned.prepared.target
     evaluation = _ChipEvaluation()
     if is_contiguous:
         part = extract_chip_part(target.with_safe_names(graph, names), target)
@@ -195,7 +204,7 @@ def _evaluate_chip(
         evaluation = _ChipEvaluation(
             choice.verdict, choice.command_line, VersionedPart(part, choice.argv)
         )
-    if planned.config.in_parts and not evaluation.is_chip_ready:
+    if planned.prepared.conf.in_parts and not evaluation.is_chip_ready:
         program, parts = build_program_report(graph, target, names)
         evaluation = replace(evaluation, program=program, parts=parts)
     return evaluation
@@ -227,46 +236,28 @@ def _total_time_saved(
     return CycleSavings.sum_parts(savings)
 
 
-def _format_assumptions(verdicts: Sequence[Verdict]) -> list[str]:
-    """Format a line on the facts that verdicts depend on and that were not measured, for each."""
-    lines = [verdict.assumption_summary for verdict in verdicts]
-    return list(dict.fromkeys(line for line in lines if line))
-
-
 def is_split_into_parts(planned: PlannedModel) -> bool:
     """Whether float operators split the chip's work into parts, and the user allows that.
 
     False for a platform without packer.
     """
     parts = planned.partition
-    if not planned.target.has_packer or not planned.config.in_parts:
+    if not planned.prepared.target.has_packer or not planned.prepared.conf.in_parts:
         return False
     return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
 
 
-def _tail_nodes(prepared: PreparedModel, macs: Mapping[str, int]) -> list[FloatNode]:
+def _list_tail_nodes(tail: DynamicTail, tail_macs: Mapping[ir.Node, int | None]) -> list[FloatNode]:
     """Return the nodes of the split-off dynamic tail, which runs on the host.
 
-    `macs` are their known multiply-accumulates by name.
+    `tail_macs` are their multiply-accumulates, None where they are unknown.
     """
-    tail = prepared.tail
-    if tail is None:
-        return []
+    macs = {str(node.name): count or 0 for node, count in tail_macs.items()}
     return [
         FloatNode(name, node.op_type, tail.host_reasons[name], macs.get(name, 0))
         for node in tail.model.graph
         if (name := str(node.name))
     ]
-
-
-def _integer_fraction(macs: MacShares, partition: Partition) -> float:
-    """Return the fraction of the known MACs in integers.
-
-    Without any MACs it is 1 if any operator is quantized, else 0.
-    """
-    if macs.total:
-        return (macs.chip + macs.host_integer) / macs.total
-    return float(bool(partition.ops))
 
 
 def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
@@ -279,27 +270,12 @@ def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
     ]
 
 
-def _count_integer_layers(partition: Partition, graph: ir.Model) -> dict[str, int]:
-    """Count the nodes of `graph` named like an integer node of the float graph, by operator.
-
-    Returns {operator: count}, in alphabetical order.
-    """
-    op_types = [node.op_type for node in graph.graph if str(node.name) in partition.ops]
-    return dict(sorted(Counter(op_types).items()))
-
-
-def _format_renamed_tensors(names: NameMapping) -> list[str]:
-    """Format the note on tensors that are renamed for the packer, naming the first one.
-
-    Empty if there are none.
-    """
-    if not names.tensors:
-        return []
+def _format_renamed_tensors(names: NameMapping) -> str:
+    """Format the note on the tensors that are renamed for the packer, naming the first one."""
     original, renamed = next(iter(names.tensors.items()))
     others = len(names.tensors) - 1
     others_text = f"; {others} more are renamed too (--json lists them)" if others else ""
-    note = (
+    return (
         f"tensor '{original}' is renamed to '{renamed}' in the file: the packer rejects the "
         f"original name{others_text}"
     )
-    return [note]

@@ -114,7 +114,7 @@ def select_measured_tensors(planned: PlannedModel) -> list[str]:
     """
     comparable = planned.plan.tensors.keys() - planned.plan.transforms.keys()
     tensors = []
-    for output, logits in map_outputs_to_logits(planned.original).items():
+    for output, logits in map_outputs_to_logits(planned.prepared.original).items():
         tensors.append(logits if logits in comparable else output)
     return list(dict.fromkeys(tensors))
 
@@ -160,23 +160,27 @@ def measure_fidelity(
         measured_errors.add(expected, actual, count)
         for name, ranges in state_ranges.items():
             ranges.add(expected[name], actual[name])
+    metrics, parts = outputs.metrics_by_output, outputs.parts
+    sqnr = {name: values["sqnr"] for name, values in metrics.items()}
+    low_sqnr = {name: sqnr_db for name, sqnr_db in sqnr.items() if not sqnr_db >= MIN_SQNR_DB}
     warnings: list[str] = []
     for name, ranges in state_ranges.items():
         warnings += ranges.warnings(name)
-    if outputs.low_sqnr:
-        warnings.insert(0, _format_low_sqnr(outputs.low_sqnr))
-    warnings += _format_lost_parts(outputs.parts, outputs.sqnr)
+    if low_sqnr:
+        warnings.insert(0, _format_low_sqnr(low_sqnr))
+    if parts:
+        warnings += _format_lost_parts(parts, sqnr)
     if prepared.calls is not None:
         doubts = outputs.doubts(len(feeds), "call")
     else:
         doubts = outputs.doubts(_count_samples(prepared, feeds), "sample")
     return Fidelity(
-        outputs=outputs.metrics_by_output,
+        outputs=metrics,
         measured_on=measured_on,
         warnings=warnings,
         doubts=doubts,
-        low_sqnr_warning=warnings[0] if outputs.low_sqnr else "",
-        parts=outputs.parts,
+        low_sqnr_warning=warnings[0] if low_sqnr else "",
+        parts=parts,
         errors=errors.per_sample,
         power=errors.power,
         measured_errors=measured_errors.per_sample,
@@ -239,16 +243,6 @@ class _OutputComparison:
             name: {"cosine": agreement.cosine, "sqnr": agreement.sqnr}
             for name, agreement in self._agreements.items()
         }
-
-    @property
-    def sqnr(self) -> dict[str, float]:
-        """SQNR of each output in dB."""
-        return {name: agreement.sqnr for name, agreement in self._agreements.items()}
-
-    @property
-    def low_sqnr(self) -> dict[str, float]:
-        """SQNR of the outputs below `MIN_SQNR_DB`, or not finite."""
-        return {name: sqnr for name, sqnr in self.sqnr.items() if not sqnr >= MIN_SQNR_DB}
 
     @property
     def parts(self) -> list[OutputPart]:

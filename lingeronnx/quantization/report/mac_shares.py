@@ -108,18 +108,16 @@ def count_mac_shares(
     return MacShares(**counts, unknown=unknown)
 
 
-def count_tail_macs(tail: DynamicTail | None, body: ir.Model) -> dict[ir.Node, int | None]:
+def count_tail_macs(tail: DynamicTail, body: ir.Model) -> dict[ir.Node, int | None]:
     """Count the MACs of the nodes of a tail, None where shapes depend on input values.
 
     Parameters
     ----------
     tail
-        The tail; without one the result is empty.
+        The tail.
     body
         The model that computes the inputs of the tail, with known shapes.
     """
-    if tail is None:
-        return {}
     shapes = {}
     for value in (*body.graph.inputs, *body.graph.outputs):
         shapes[str(value.name)] = ir.get_shape(value)
