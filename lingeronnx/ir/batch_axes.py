@@ -17,7 +17,7 @@ metadata (`BATCH_AXES_KEY`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..common.errors import ConfigError, ModelError, suggest_nearest
 from . import float_ops, ir
@@ -61,26 +61,13 @@ def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
     axes: dict[str, int | None] = {
         name: axis for name, axis in traced if _is_valid_axis(axis, ranks.get(name))
     }
-    symbols = _collect_batch_symbols(inputs, axes)
+    batch_sizes = [_dim_size(value, axes.get(str(value.name)) or 0) for value in inputs]
+    symbols = {size for size in batch_sizes if isinstance(size, str)}
     is_single_sample = any(_dim_size(value, 0) == 1 for value in inputs)
     for value in inputs:
         name = str(value.name)
         axes[name] = _infer_input_axis(value, axes.get(name), symbols, is_single_sample)
-    return _drop_default_axes(axes)
-
-
-def _drop_default_axes(axes: Mapping[str, int | None]) -> dict[str, int | None]:
-    """Return the entries of `axes` without those whose axis is 0; None entries stay."""
     return {name: axis for name, axis in axes.items() if axis != 0}
-
-
-def _collect_batch_symbols(inputs: Sequence[ir.Value], axes: Mapping[str, int | None]) -> set[str]:
-    """Return the names of the symbolic batch sizes of `inputs`, such as "N".
-
-    The batch axis of an input is that in `axes` (by input name), axis 0 if it is missing or None.
-    """
-    sizes = [_dim_size(value, axes.get(str(value.name)) or 0) for value in inputs]
-    return {size for size in sizes if isinstance(size, str)}
 
 
 def _infer_input_axis(
@@ -106,8 +93,9 @@ def _infer_input_axis(
     if value.shape is not None and not value.shape:
         return None
     axis = traced_axis or 0
+    size = _dim_size(value, axis)
     has_evidence = is_single_sample or (traced_axis is None and bool(symbols))
-    if has_evidence and _is_fixed_batch(_dim_size(value, axis)):
+    if has_evidence and isinstance(size, int) and size != 1:
         return _guess_batch_axis(value, symbols)
     return axis
 
@@ -156,11 +144,6 @@ def _dim_size(value: ir.Value, axis: int) -> int | str | None:
     return size if isinstance(size, int) else size.value
 
 
-def _is_fixed_batch(size: int | str | None) -> bool:
-    """Whether `size` is a fixed number other than 1."""
-    return isinstance(size, int) and size != 1
-
-
 def _guess_batch_axis(value: ir.Value, symbols: set[str]) -> int | None:
     """Guess the batch axis of an input whose axis 0 has a fixed size.
 
@@ -195,8 +178,9 @@ def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None
             raise ConfigError(
                 f"batch axis {axis} of '{name}': the input has {rank} axes; give 0 to {rank - 1}"
             )
-    axes = _drop_default_axes({**infer_batch_axes(model), **overrides})
-    model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
+    axes = {**infer_batch_axes(model), **overrides}
+    other_axes = {name: axis for name, axis in axes.items() if axis != 0}
+    model.metadata_props[BATCH_AXES_KEY] = json.dumps(other_axes)
 
 
 def _infer_axes_from_recurrent(model: ir.Model) -> dict[str, int]:

@@ -82,7 +82,8 @@ def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
     Does not modify `model`. Returns None if all shapes are static, if more than half of the layers
     or all nodes would be in the tail, or if the body would have no output.
     """
-    if not _has_shape_operators(model):
+    shape_ops = {*float_ops.DATA_DEPENDENT_SHAPE_OPS, *float_ops.SHAPE_INPUTS}
+    if not any(n.op_type in shape_ops or _is_unknown_operator(model, n) for n in model.graph):
         return None
     reasons = _find_tail_nodes(model)
     if not _is_split_useful(model, reasons):
@@ -138,14 +139,6 @@ def _explain_nodes(tail: onnx.GraphProto, reasons: dict[str, str]) -> dict[str, 
     """
     recomputed_reason = "its consumers have shapes that depend on input values"
     return {node.name: reasons.get(node.name, recomputed_reason) for node in tail.node}
-
-
-def _has_shape_operators(model: ir.Model) -> bool:
-    """Whether an operator of `model` may have a data-dependent shape, or is unknown."""
-    shape_ops = {*float_ops.DATA_DEPENDENT_SHAPE_OPS, *float_ops.SHAPE_INPUTS}
-    return any(
-        node.op_type in shape_ops or _is_unknown_operator(model, node) for node in model.graph
-    )
 
 
 def _find_single_sample_shapes(model: ir.Model) -> dict[str, tuple[int | None, ...]]:

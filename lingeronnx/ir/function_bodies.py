@@ -39,11 +39,6 @@ class _FunctionSchema(Protocol):
         """Return the serialized body of a version for a node and the types of its inputs."""
 
 
-def _as_function_schema(schema: defs.OpSchema) -> _FunctionSchema:
-    """Return `schema` with the type that its function bodies need."""
-    return cast("_FunctionSchema", schema)
-
-
 def find_standard_schema(node: ir.Node, opset: int) -> defs.OpSchema | None:
     """Return the schema of the standard operator of `node` in `opset`, None if there is none."""
     if node.domain or not defs.has(node.op_type, node.domain):
@@ -59,7 +54,7 @@ def has_function_body(node: ir.Node, opset: int) -> bool:
     schema = find_standard_schema(node, opset)
     if schema is None:
         return False
-    functions = _as_function_schema(schema)
+    functions = cast("_FunctionSchema", schema)
     return bool(functions.has_function or functions.has_context_dependent_function)
 
 
@@ -72,7 +67,7 @@ def find_function_body(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     schema = find_standard_schema(node, opset)
     if schema is None:
         return None
-    functions = _as_function_schema(schema)
+    functions = cast("_FunctionSchema", schema)
     for version in sorted(functions.function_opset_versions, reverse=True):
         if version <= opset:
             return _adapt_body(

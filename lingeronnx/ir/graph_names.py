@@ -103,16 +103,13 @@ def get_subgraph_tensor_names(model: Model) -> set[str]:
     Subgraphs in lists of graphs are not searched.
     """
     names: set[str] = set()
-    stack = _get_bodies(model.graph)
+    stack = [model.graph]
     while stack:
-        body = stack.pop()
-        values = (*body.inputs, *body.initializers.values(), *_iter_outputs(body))
-        names.update(str(value.name) for value in values)
-        stack += _get_bodies(body)
+        graph = stack.pop()
+        if graph is not model.graph:
+            values = (*graph.inputs, *graph.initializers.values(), *_iter_outputs(graph))
+            names.update(str(value.name) for value in values)
+        for node in graph:
+            attributes = node.attributes.values()
+            stack += [a.as_graph() for a in attributes if a.type == AttributeType.GRAPH]
     return names
-
-
-def _get_bodies(graph: Graph) -> list[Graph]:
-    """Return the subgraphs stored in single-graph attributes of the nodes of `graph`."""
-    attributes = [attribute for node in graph for attribute in node.attributes.values()]
-    return [a.as_graph() for a in attributes if a.type == AttributeType.GRAPH]

@@ -15,7 +15,7 @@ from .prepare import PreparedModel
 from .report import Candidate, build_candidate
 from .run_log import RunLog
 from .scales import describe_ineffective_overrides
-from .steps import PlannedModel, plan_model, refine_weights
+from .steps import plan_model, refine_weights
 from .trials import TRIALS, offload_rejected_layers, run_trial
 
 __all__ = ["build_first_candidate", "find_best_candidate", "run_trials"]
@@ -58,7 +58,8 @@ def build_first_candidate(
     """Plan a prepared model, refine its weights, lower it and measure the integer graph."""
     with run_log.step("plan") as step:
         planned = plan_model(prepared, plan, run_log.progress)
-        step.changes.append(_describe_plan(planned))
+        tensors, transforms = planned.plan.tensors, planned.plan.transforms
+        step.changes.append(f"{len(tensors)} tensors with scales, {len(transforms)} with factors")
     with run_log.step("refine") as step:
         refined_graph = refine_weights(planned, progress=run_log.progress)
         if refined_graph is not planned.graph:
@@ -74,9 +75,3 @@ def run_trials(names: Sequence[str], best: Candidate, run_log: RunLog) -> Candid
     for name in names:
         best = run_trial(TRIALS[name](), best, run_log)
     return best
-
-
-def _describe_plan(planned: PlannedModel) -> str:
-    """Describe the size of a plan for the log: tensors with scales, and moved factors."""
-    plan = planned.plan
-    return f"{len(plan.tensors)} tensors with scales, {len(plan.transforms)} with factors"

@@ -265,7 +265,10 @@ class Affine:
     @property
     def exponent(self) -> int | None:
         """log2 of the scale if it is a single power of two, else None."""
-        return _exact_log2(self.scale) if self.single else None
+        if not self.single:
+            return None
+        mantissa, exponent = math.frexp(self.scale)
+        return exponent - 1 if mantissa == 0.5 else None
 
     @property
     def power_of_two(self) -> bool:
@@ -521,9 +524,3 @@ def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, b
     row_scales = np.asarray(np.asarray(scale / common_factors, np.float32), np.float64)
     scales = row_scales[:, None] / (factors // common_factors[:, None])
     return Affine(scales, bits, PerGroup(1, size))
-
-
-def _exact_log2(scale: float) -> int | None:
-    """Return log2 of `scale` if it is a power of two, or None if it is not."""
-    mantissa, exponent = math.frexp(scale)
-    return exponent - 1 if mantissa == 0.5 else None

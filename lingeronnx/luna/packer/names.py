@@ -11,7 +11,7 @@ node X_0, X_1, ...; it takes a constant that has such a name for the part.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from ...ir import ir
 from ...ir.name_mapping import NameMapping
@@ -69,7 +69,10 @@ def build_safe_names(graph: ir.Model) -> NameMapping:
         if not missing:
             break
         part_names |= missing
-    return NameMapping(_drop_unchanged(tensor_names.items()), _drop_unchanged(node_names.items()))
+    return NameMapping(
+        {name: safe_name for name, safe_name in tensor_names.items() if name != safe_name},
+        {name: safe_name for name, safe_name in node_names.items() if name != safe_name},
+    )
 
 
 def count_split_groups(node: ir.Node) -> int:
@@ -165,8 +168,3 @@ def _make_unique_name(
         suffix = f"_{suffix_number}"
         candidate = f"{base[: _DUMP_NAME_LENGTH - len(suffix)]}{suffix}"
     return candidate
-
-
-def _drop_unchanged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the pairs (old, new) whose names differ as a dict."""
-    return {name: safe_name for name, safe_name in pairs if name != safe_name}

@@ -99,7 +99,12 @@ def measure_on_held_out(
     """
     with log.step("held_out") as step:
         run = _quantize_reduced(best, log)
-        if run is None or _has_silent_output(best, run.reduced):
+        if run is None:
+            return best
+        # An output that is 0 on all held-out samples, as of a detector without anything to detect,
+        # but not on those that `best` has seen: they say nothing about it.
+        seen, held_out = best.fidelity.power, run.reduced.fidelity.power
+        if ((held_out == 0) & (seen > 0)).any():
             return best
         step.changes += run.reduced.fidelity.describe_outputs(run.measured_on)
     run = run_trial(OtherCalibrator(requantize), run, log)
@@ -231,15 +236,6 @@ def _quantize_reduced(best: Candidate, log: RunLog) -> _HeldOutRun | None:
     except (ConstraintError, ModelError):  # such as a scale that the chip does not support
         return None
     return _HeldOutRun(best, candidate, sample_count)
-
-
-def _has_silent_output(best: Candidate, trial: Candidate) -> bool:
-    """Whether a float output is 0 on all held-out samples, but not on those `best` has seen.
-
-    Such samples, as of a detector without anything to detect, say nothing about the output.
-    """
-    seen, held_out = best.fidelity.power, trial.fidelity.power
-    return bool(((held_out == 0) & (seen > 0)).any())
 
 
 def _plan_alike(reduced: PreparedModel, planned: PlannedModel) -> PlannedModel:

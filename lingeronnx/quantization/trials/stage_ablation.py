@@ -71,14 +71,14 @@ class StageAblation:
         better, with the better refinement, beside the best.
         """
         planned = best.planned
-        unrefined = _build_unrefined(planned, log)
+        unrefined = build_candidate(planned, planned.graph, log.progress)
         best = yield from self._choose_refinement(best, unrefined, log)
         untransformed = None
         if planned.basis.policy is not None:
             untransformed = _plan_without_transforms(planned, log)
         if untransformed is None:
             return best
-        plain = _build_unrefined(untransformed, log)
+        plain = build_candidate(untransformed, untransformed.graph, log.progress)
         if not self.criterion.is_met(compare_outputs(unrefined, plain)):
             return best
         refined = _build_refined(untransformed, RefinementOptions(), log)
@@ -127,11 +127,6 @@ def _describe(label: str, alternative: Candidate, gain: Gain) -> Candidate:
         f"{alternative.fidelity.measured_on}"
     )
     return alternative.with_notes([note])
-
-
-def _build_unrefined(planned: PlannedModel, log: RunLog) -> Candidate:
-    """Build and measure the candidate of a planned model without refined weights."""
-    return build_candidate(planned, planned.graph, log.progress)
 
 
 def _build_refined(planned: PlannedModel, options: RefinementOptions, log: RunLog) -> Candidate:

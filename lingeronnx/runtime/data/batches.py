@@ -175,7 +175,7 @@ class Data:
             If there are no samples, an item does not match the inputs, a generator is read a second
             time, or a source of unknown length exceeds `max_samples`.
         """
-        if self._used and not self.is_rereadable:
+        if self._used and not self._open.is_rereadable:
             raise DataError(
                 f"{self.label}: a generator can be read only once; pass a list or a function"
             )
@@ -192,7 +192,8 @@ class Data:
                     return
                 yield from self._iter_batch(feeds, labels, count, start, stop)
                 count += stop - start
-                self._check_max_samples(count)
+                if self._max_samples is not None and count > self._max_samples:
+                    self._check_is_bounded()
         self._complete = True
         if count == 0:
             raise DataError(f"{self.label} is empty; at least one sample is required")
@@ -217,13 +218,8 @@ class Data:
                 part_labels = np.atleast_1d(np.asarray(labels))[first:last]
             yield part, part_labels
 
-    def _check_max_samples(self, count: int) -> None:
-        """Raise DataError if `count` exceeds the maximum of a source of unknown length.
-
-        Never without a maximum, with a limit, or for a source of known length.
-        """
-        if self._max_samples is None or count <= self._max_samples:
-            return
+    def _check_is_bounded(self) -> None:
+        """Raise DataError without a limit for a source of unknown length: it may have no end."""
         if self.limit is None and self.is_open_ended:
             raise DataError(
                 f"{self.label}: read {self._max_samples} samples from a source of unknown length; "
@@ -236,7 +232,7 @@ class Data:
         Empty if there are too few samples or no rule. Reads the source to its end if that has not
         been done; a generator that was read in part is not read again.
         """
-        is_readable = self.is_rereadable or not self._used
+        is_readable = self._open.is_rereadable or not self._used
         if self.hold_out is not None and not self._complete and is_readable:
             for _ in self.batches(_BATCH_SIZE):
                 pass
@@ -389,8 +385,11 @@ class Data:
         Unnamed arrays are named, and former inputs that are constants now are dropped. `where`
         begins messages. Raises DataError if an input is missing, unknown or invalid.
         """
-        feeds = self._without_fixed(self._name_feeds(raw_feeds, where), where)
-        self._check_names(feeds, where)
+        feeds = self._name_feeds(raw_feeds, where)
+        if self.fixed:
+            feeds = self._without_fixed(feeds, where)
+        if feeds.keys() != self.inputs.keys():
+            self._check_names(feeds, where)
         checked = {}
         for name, spec in self.inputs.items():
             if name in feeds:

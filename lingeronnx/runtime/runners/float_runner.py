@@ -164,19 +164,16 @@ class FloatRunner:
         else:
             types = {str(value.name): int(value.dtype or 0) for value in values}
             self._stages = split_into_stages(proto, self.groups, types)
-        self._sessions = [self._open_stage(stage) for stage in self._stages]
-
-    def _open_stage(self, stage: ModelStage) -> OrtSession:
-        """Open a session on `stage`, whose outputs and handed-on tensors become graph outputs.
-
-        Changes ``stage.proto`` in place. Raises ModelError if onnxruntime does not support it.
-        """
-        stage.proto.graph.output.extend(
-            onnx.ValueInfoProto(name=name) for name in (*stage.outputs, *stage.handed_on)
-        )
-        return open_ort_session(
-            stage.proto, "the float model", external_constants=self._external_constants
-        )
+        self._sessions: list[OrtSession] = []
+        for stage in self._stages:
+            stage.proto.graph.output.extend(
+                onnx.ValueInfoProto(name=name) for name in (*stage.outputs, *stage.handed_on)
+            )
+            self._sessions.append(
+                open_ort_session(
+                    stage.proto, "the float model", external_constants=self._external_constants
+                )
+            )
 
     @cached_property
     def _axes(self) -> dict[str, int]:

@@ -43,7 +43,7 @@ def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[st
     """
     values = {str(value.name): value for value in ir.iter_values(model)}
     has_subgraphs = any(ir.has_subgraphs(node) for node in model.graph)
-    if has_subgraphs or not all(map(_is_size_known, values.values())):
+    if has_subgraphs or any(v.dtype is None or v.shape is None for v in values.values()):
         return [list(names)]
     groups: list[list[str]] = [[]]
     group_bytes = 0
@@ -55,11 +55,6 @@ def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[st
         groups[-1].append(name)
         group_bytes += tensor_bytes
     return groups
-
-
-def _is_size_known(value: ir.Value) -> bool:
-    """Whether `value` has a dtype and a shape, whose sizes may be unknown."""
-    return value.dtype is not None and ir.get_shape(value) is not None
 
 
 def split_into_stages(

@@ -87,6 +87,9 @@ def open_ort_session(
     import onnxruntime as ort
 
     has_loop = _contains_op(proto, "Loop")
+    # Its constant folding inlines branches with a constant condition, and onnxruntime 1.32 crashes
+    # there if nested branches have known shapes.
+    unsafe_optimizers = ["ConstantFolding"] if _contains_op(proto, "If") else []
     options = _make_session_options(threads, disable_optimizations)
     external_names = [
         tensor.name for tensor in proto.graph.initializer if tensor.name in external_constants
@@ -102,7 +105,7 @@ def open_ort_session(
                 content,
                 options,
                 providers=["CPUExecutionProvider"],
-                disabled_optimizers=_unsafe_optimizers(proto),
+                disabled_optimizers=unsafe_optimizers,
             )
     except Exception as error:
         if external_names:  # onnxruntime rejects external constants that it optimized away
@@ -145,15 +148,6 @@ def _make_session_options(threads: int, disable_optimizations: bool) -> onnxrunt
         # A Shape runs as soon as its input is known.
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     return options
-
-
-def _unsafe_optimizers(proto: onnx.ModelProto) -> list[str]:
-    """Return the names of onnxruntime's optimizations to disable for `proto`.
-
-    For models with If nodes it is the one that inlines branches with a constant condition:
-    onnxruntime 1.32 crashes there if nested branches have known shapes.
-    """
-    return ["ConstantFolding"] if _contains_op(proto, "If") else []
 
 
 def open_default_ort_session(content: bytes, label: str) -> OrtSession:

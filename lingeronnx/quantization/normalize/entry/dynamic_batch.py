@@ -52,7 +52,8 @@ def make_batch_dynamic(model: ir.Model) -> PassResult:
     has_user_axes = BATCH_AXES_KEY in model.metadata_props
     store_inferred_batch_axes(model)
     specs = get_input_specs(model)
-    size = _common_batch_size(specs)
+    sizes = set(_batch_sizes(specs).values())
+    size = sizes.pop() if len(sizes) == 1 else None
     if size is None and _requires_single_sample(model, specs):
         _declare_single_sample(model)
         specs, size = get_input_specs(model), 1
@@ -146,12 +147,6 @@ def _candidate_batch_axes(spec: InputSpec) -> list[int]:
     if None in shape:
         return [shape.index(None)] if shape.count(None) == 1 and shape[0] != 1 else []
     return [axis for axis, size in enumerate(shape) if size == 1]
-
-
-def _common_batch_size(specs: Sequence[InputSpec]) -> int | None:
-    """Return the batch size if all batched inputs have the same fixed one, else None."""
-    sizes = set(_batch_sizes(specs).values())
-    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _batch_sizes(specs: Sequence[InputSpec]) -> dict[str, int | None]:
