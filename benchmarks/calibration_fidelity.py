@@ -139,7 +139,7 @@ def measure_subject(subject: Subject, platform: str) -> dict[str, Any]:
     total = time.process_time() - start
     before, after = record["before"], record["after"]
     fresh = measure_fresh(subject, result)
-    is_same = before.planned.config.calibrator == after.planned.config.calibrator
+    is_same = before.planned.prepared.conf.calibrator == after.planned.prepared.conf.calibrator
     fresh_before = fresh if is_same else measure_fresh(subject, before.result)
     if not fresh_before:
         return {"model": subject.name, "platform": platform, "measured_on": ""}
@@ -152,7 +152,7 @@ def measure_subject(subject: Subject, platform: str) -> dict[str, Any]:
         "shown": result.report.outputs[worst]["sqnr"],
         "fresh_before": fresh_before[worst],
         "fresh_after": fresh[worst],
-        "calibrator": after.planned.config.calibrator,
+        "calibrator": after.planned.prepared.conf.calibrator,
         "time": total / max(total - record["seconds"], 1e-9),
     }
 

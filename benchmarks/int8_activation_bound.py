@@ -50,7 +50,7 @@ class RoundedActivationModel:
         )
         self._groups: dict[str, int] = {}
         self.exponents: list[int] = []
-        for group in group_shared_scales(planned.partition, planned.target):
+        for group in group_shared_scales(planned.partition, planned.prepared.target):
             held = [activations[name] for name in group.tensors if name in activations]
             if held:
                 self._groups.update(dict.fromkeys(group.tensors, len(self.exponents)))

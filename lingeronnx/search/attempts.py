@@ -52,7 +52,7 @@ def journal_header(base: Candidate, goal: Goal) -> dict[str, object]:
 def _start_digest(base: Candidate) -> dict[str, object]:
     """Return digests of the float model and of the plan: {name as used in messages: digest}."""
     return {
-        "model": hash_concatenation([ir.to_bytes(base.planned.original)]),
+        "model": hash_concatenation([ir.to_bytes(base.planned.prepared.original)]),
         "plan (calibration data, settings)": hash_concatenation([base.planned.plan.content]),
     }
 
@@ -147,7 +147,9 @@ class AttemptRunner:
         conf = self._base.prepared.conf.model_copy(
             update={"effort": self._calibrate_attempt(attempt).effort}
         )
-        return replace(self._base.prepared, conf=attempt.apply_to(conf, self._base.planned.target))
+        return replace(
+            self._base.prepared, conf=attempt.apply_to(conf, self._base.planned.prepared.target)
+        )
 
     def _calibrate_attempt(self, attempt: Attempt) -> CalibrationResult:
         """Return the calibration of the attempt's effort, computed once per effort.

@@ -251,7 +251,7 @@ def _widening_bytes(planned: PlannedModel, layer: RoundedOperator) -> float:
             weight_names.update(ir.input_name(node, index) for index in indices)
     extra_bytes = 0.0
     for name in weight_names & tensors.keys():
-        extra_bits = planned.config.bits - tensors[name].bits
+        extra_bits = planned.prepared.conf.bits - tensors[name].bits
         if extra_bits > 0:
             constant = ir.require_const_value(partition.graph.graph.initializers[name])
             extra_bytes += constant.size * extra_bits / 8
@@ -266,7 +266,7 @@ def _group_by_shared_scale(
     Each operator is in one group; the groups and their members are in the order of `operators`.
     """
     sets = DisjointSets()
-    for shared_scale in group_shared_scales(planned.partition, planned.target):
+    for shared_scale in group_shared_scales(planned.partition, planned.prepared.target):
         for name in shared_scale.tensors:
             sets.union(f"tensor {name}", f"tensor {shared_scale.tensors[0]}")
     for index, layer in enumerate(operators):
@@ -292,14 +292,14 @@ def _measure_gains(
     set rounded: squared error over squared output, summed over the float outputs, on up to
     `_MAX_SAMPLES` calibration samples. `operators` are all that can be rounded.
     """
-    output_names = [str(value.name) for value in planned.original.graph.outputs]
+    output_names = [str(value.name) for value in planned.prepared.original.graph.outputs]
     engine = build_roundable_model(planned, operators, output_names).create_engine()
     all_rounded = _merge_rounded(operators)
     settings = [all_rounded, *(all_rounded - rounded_set for rounded_set in rounded_sets)]
     max_samples = min(choose_block_size(planned, engine.segments), _MAX_SAMPLES)
     errors = np.zeros((len(settings), len(output_names)))
     power = np.zeros(len(output_names))
-    for _, _, samples in engine.split_samples(planned.data.first(max_samples)):
+    for _, _, samples in engine.split_samples(planned.prepared.data.first(max_samples)):
         exact = engine.run_base(RoundedSet(), samples).tensors
         base = engine.run_base(all_rounded, samples)
         for row, setting in enumerate(settings):
@@ -342,13 +342,13 @@ def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]
     start
         Options of `planned` on top of the user's own.
     """
-    target = planned.target
+    target = planned.prepared.target
     wide_output_names = _wide_output_selectors(planned)
     if max(target.out_bits) > min(target.out_bits) and wide_output_names:
         start = replace(start, raw=wide_output_names)
         yield [start]
     groups = rank_layer_groups(planned)
-    config = planned.config
+    config = planned.prepared.conf
     for width in sorted(target.bits):
         bit_widths = max(width, config.bits), max(width, config.weight_bits)
         if bit_widths == (config.bits, config.weight_bits):
@@ -404,8 +404,8 @@ def _wide_output_selectors(planned: PlannedModel) -> tuple[str, ...]:
 
     Layers whose output width the user has set are left out, and those without a selector.
     """
-    wide_outputs = planned.partition.wide_outputs(planned.target)
-    overrides = planned.config.overrides
+    wide_outputs = planned.partition.wide_outputs(planned.prepared.target)
+    overrides = planned.prepared.conf.overrides
     selectors = []
     for layer in list_rounded_operators(planned):
         if not layer.selector or not layer.activation.tensors & wide_outputs:

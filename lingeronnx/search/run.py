@@ -239,7 +239,7 @@ def search(
         With require_chip, if the user's own options do not give a chip-ready result.
     """
     goal.check()
-    goal.validate_time_limit(base.planned.target)
+    goal.validate_time_limit(base.planned.prepared.target)
     prefetcher = AttemptPrefetcher(base, goal, create_start, cluster)
     runner = AttemptRunner(base, goal, progress)
     journal_path = None if log is None else Path(log)
@@ -254,7 +254,9 @@ def search(
     candidate = runner.build_candidate(best.attempt)
     result = candidate.checked_model
     weight_bits = weight_bits_by_operator(candidate.planned)
-    outcome = SearchResult(goal, base.planned.target, trials, best, stop_reason, weight_bits)
+    outcome = SearchResult(
+        goal, base.planned.prepared.target, trials, best, stop_reason, weight_bits
+    )
     warnings = list(result.report.warnings)
     if not best.meets_goal:
         assert best.measurement is not None
@@ -286,7 +288,7 @@ class _Search:
         """
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
         self._runner, self._prefetcher = runner, prefetcher
-        self._target = base.planned.target
+        self._target = base.planned.prepared.target
         self._start_time, self._minutes = time.monotonic(), minutes
         has_labels = goal.max_drop is not None
         self._stored_records = {
@@ -342,7 +344,7 @@ class _Search:
         ConstraintError
             If the user's own options cannot be measured.
         """
-        user_effort = self._base.planned.config.effort
+        user_effort = self._base.planned.prepared.conf.effort
         higher_efforts = EFFORTS[EFFORTS.index(user_effort) + 1 :]
         best = Attempt()
         attempts = (best, *(Attempt(effort) for effort in higher_efforts))
@@ -392,7 +394,7 @@ class _Search:
         ConstraintError
             If not even the closest attempt could be measured.
         """
-        bits = self._base.planned.config.bits
+        bits = self._base.planned.prepared.conf.bits
         narrow_layers = rank_narrow_layers(self._base.planned)
 
         def widen_layers(layers: Sequence[NarrowLayer]) -> Attempt:

@@ -83,7 +83,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
         for layer in group.layers
         for tensor in layer.activation.tensors
     }
-    for shared_scale in group_shared_scales(planned.partition, planned.target):
+    for shared_scale in group_shared_scales(planned.partition, planned.prepared.target):
         assert len({home[tensor] for tensor in shared_scale.tensors if tensor in home}) <= 1
     assert sum(group.mac_fraction for group in groups) == pytest.approx(1)
 
@@ -96,7 +96,7 @@ def test_a_rung_only_grows(platform):
     planned = base_of(
         nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8
     ).planned
-    target, before, dearest = planned.target, Attempt(), 0.0
+    target, before, dearest = planned.prepared.target, Attempt(), 0.0
     for rung in iter_rungs(planned, Attempt()):
         for attempt in rung:
             now = {name: widths for name, *widths in attempt.wide}

@@ -326,7 +326,9 @@ class _OptionTrial:
         if not self.refines_weights:
             return PlannedSource(planned.graph, planned.plan)
         lowered = lower(
-            planned.partition.with_graph(refine_weights(planned)), planned.plan, planned.target
+            planned.partition.with_graph(refine_weights(planned)),
+            planned.plan,
+            planned.prepared.target,
         )
         return IntegerSource(Session(lowered.graph))
 

@@ -242,4 +242,4 @@ def _extract_integer_graph(
         value.shape, value.type = original.shape, original.type
     partition = Partition(graph, {str(node.name): op}, {})
     plan = replace(planned.plan, tensors=qparams, transforms={})
-    return ir.to_bytes(lower(partition, plan, planned.target).graph)
+    return ir.to_bytes(lower(partition, plan, planned.prepared.target).graph)

@@ -92,7 +92,7 @@ def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
     Nodes that come from one node of the user's model are one operator, with its name and type.
     Operators that only move data, and those for which nothing is rounded, are left out.
     """
-    user_nodes = {str(node.name): node for node in planned.original.graph.all_nodes()}
+    user_nodes = {str(node.name): node for node in planned.prepared.original.graph.all_nodes()}
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
     for node, op in planned.partition.integer_nodes:
         if not op.is_data_movement and not op.preserves_integers:
@@ -173,7 +173,7 @@ def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
     """Return the first of `names` that selects nodes of the user's graph in options, or ""."""
     for name in names:
         try:
-            select_nodes(planned.original, name)
+            select_nodes(planned.prepared.original, name)
         except ConfigError:
             continue
         return name
@@ -223,7 +223,7 @@ def restored_by_options(
         Empty if the options change nothing.
     """
     partition = planned.partition
-    if max(planned.target.bits) > 8:
+    if max(planned.prepared.target.bits) > 8:
         return _merge_rounded(selected)
     selectors = planned.selectors(partition.graph)
     names = selectors.resolve_skips([layer.selector for layer in selected])
@@ -249,7 +249,7 @@ def apply_options(
     else `selected` are skipped, and all that is no longer rounded by that is left out.
     """
     all_rounded = _merge_rounded(operators)
-    if max(planned.target.bits) <= 8:
+    if max(planned.prepared.target.bits) <= 8:
         return all_rounded - restored_by_options(planned, selected, operators)
     selected_rounded = _merge_rounded(selected)
     return replace(
@@ -275,7 +275,7 @@ def build_roundable_model(
     outputs
         The measured graph outputs.
     """
-    plan, max_bits = planned.plan, max(planned.target.bits)
+    plan, max_bits = planned.plan, max(planned.prepared.target.bits)
     rounded = _merge_rounded(operators)
     tensors: dict[str, Affine] = {}
     for operator in operators:

@@ -264,14 +264,14 @@ def _journal_header(runs: TrialRuns, request: SensitivityRequest) -> dict[str, o
         function_name = _function_name(function)
         function_digest = hash_concatenation([_function_code_bytes(function)])
     return {
-        "model": hash_concatenation([ir.to_bytes(planned.original)]),
+        "model": hash_concatenation([ir.to_bytes(planned.prepared.original)]),
         "plan (calibration data, settings)": runs.key,
         "metric": list(request.metrics),
         "what": request.trial_kind,
         "all_but_one": request.all_but_one,
         "output": list(request.outputs),
         "samples of a block": runs.block_size,
-        "limit": planned.config.limit,
+        "limit": planned.prepared.conf.limit,
         "function": function_name,
         "code of the function": function_digest,
     }
@@ -415,7 +415,9 @@ def _run_and_rank(
     advice = []
     for selected, value in zip(candidates, advice_values, strict=True):
         names = tuple(operator.name for operator in selected)
-        options = tuple(format_option(operator, runs.planned.target) for operator in selected)
+        options = tuple(
+            format_option(operator, runs.planned.prepared.target) for operator in selected
+        )
         advice.append(SkipAdvice(names, options, value))
     result = Sensitivity(
         ranking=ranking,
@@ -427,7 +429,7 @@ def _run_and_rank(
         samples=results.samples,
         macs=results.macs + advice_results.macs,
         whole=results.samples * runs.macs * (len(trials) + 1 + len(candidates)),
-        for_chip=runs.planned.target.has_packer,
+        for_chip=runs.planned.prepared.target.has_packer,
         notes=(
             *runs.notes,
             *_format_chance_note(runs, request, advised_by, exact, results.samples),
@@ -446,7 +448,7 @@ def _format_chance_note(
     `metric` is the metric of advice, `value` that of the float model on `samples` samples.
     """
     k = {"top1": 1, "top5": 5}.get(metric)
-    shapes = {str(v.name): ir.get_shape(v) for v in runs.planned.original.graph.outputs}
+    shapes = {str(v.name): ir.get_shape(v) for v in runs.planned.prepared.original.graph.outputs}
     shape = shapes.get(request.outputs[0]) if request.outputs else None
     if k is None or not shape or not all(isinstance(length, int) for length in shape[1:]):
         return []
@@ -509,7 +511,7 @@ def _resolve_outputs(
 
     Raises ConfigError if there is no such output.
     """
-    outputs = [str(value.name) for value in planned.original.graph.outputs]
+    outputs = [str(value.name) for value in planned.prepared.original.graph.outputs]
     return outputs if function is not None else [resolve_output(name, outputs)]
 
 
@@ -527,7 +529,7 @@ def _advice_candidates(
     those that would exceed the fraction `max_float_macs` of all multiply-accumulates together are
     skipped too.
     """
-    target = planned.target
+    target = planned.prepared.target
     remaining_macs = math.inf
     if max(target.bits) <= 8:
         remaining_macs = max_float_macs * sum(layer.macs for layer in operators)
@@ -549,18 +551,18 @@ def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object
     """
     source = calib if eval_data is None else eval_data
     if source is None:
-        return planned.data
-    specs, config = list(planned.data.inputs.values()), planned.config
-    fixed = dict(planned.data.fixed)
+        return planned.prepared.data
+    specs, config = list(planned.prepared.data.inputs.values()), planned.prepared.conf
+    fixed = dict(planned.prepared.data.fixed)
     if config.state:
         calls = unroll_calls(
-            planned.original,
+            planned.prepared.original,
             source,
             config.state,
             fixed,
             limit=config.limit,
             calls_per_item=config.calls,
-            advice=lambda missing: suggest_missing_input_fix(planned.original, missing),
+            advice=lambda missing: suggest_missing_input_fix(planned.prepared.original, missing),
         )
         source, fixed = calls.items, {}
     return Data(

@@ -60,7 +60,7 @@ def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
         shape = ir.get_shape(value) if value.name in stored else None
         if shape:
             sample_bytes += 4 * math.prod(int(length or 1) for length in shape[1:])
-    return int(np.clip(_MAX_BLOCK_BYTES // max(sample_bytes, 1), 1, planned.config.batch))
+    return int(np.clip(_MAX_BLOCK_BYTES // max(sample_bytes, 1), 1, planned.prepared.conf.batch))
 
 
 @dataclass
@@ -138,7 +138,7 @@ class TrialRuns:
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
         if not self.planned.prepared.recipe.equalizes_channels:
             notes.append(
-                f"effort {self.planned.config.effort} does not equalize channels: "
+                f"effort {self.planned.prepared.conf.effort} does not equalize channels: "
                 "try --effort normal before you skip a layer"
             )
         return notes
@@ -152,7 +152,7 @@ class TrialRuns:
         """
         feeds, _ = next(self._data.batches(min(self.block_size, _MAX_COMPARED_SAMPLES)))
         try:
-            base = open_source(self.planned.original)
+            base = open_source(self.planned.prepared.original)
             join = TensorJoin(base, PlannedSource(self.planned.graph, self.planned.plan))
             join.add(feeds)
             findings = diagnose(join, feeds)

@@ -78,7 +78,7 @@ class ChipGraph:
         """Both results of the passes; a copy without rewrites if there are several parts."""
         if is_split_into_parts(self.planned):
             return self.lowered.clone(), ()
-        return self.planned.target.run_backend_passes(self.lowered)
+        return self.planned.prepared.target.run_backend_passes(self.lowered)
 
     def check_integers(self) -> IntegerCheck:
         """Compare the integers before and after the passes on the first calibration sample.
@@ -103,7 +103,7 @@ class ChipGraph:
     def _run_sample(self, graph: ir.Model) -> Sequence[np.ndarray]:
         """Return the outputs of `graph` for the first calibration sample and zero states."""
         prepared = self.planned.prepared
-        session = open_lowered_session(graph, self.planned.target, prepared.opened)
+        session = open_lowered_session(graph, self.planned.prepared.target, prepared.opened)
         feed = dict(prepared.data.first())
         missing = [spec for spec in session.inputs if spec.name not in feed]
         names = {spec.name for spec in session.inputs}
@@ -205,7 +205,7 @@ class Candidate:
             plan=planned.plan,
             report=report,
             float_graph=planned.graph,
-            platform=planned.target,
+            platform=planned.prepared.target,
             ranges=planned.ranges,
             basis=planned.basis,
             reasons=prepared.reasons,
@@ -229,7 +229,7 @@ class Candidate:
             warnings[index] += self._describe_break()
         if check.changed_outputs:
             warnings.insert(0, check.format_warning())
-        versions = compare_versions(report.packed_parts, self.planned.target)
+        versions = compare_versions(report.packed_parts, self.planned.prepared.target)
         return replace(
             report,
             fitted=fitted,
@@ -242,7 +242,7 @@ class Candidate:
     def _describe_break(self) -> str:
         """Describe the node where an output breaks; see `describe_break`."""
         lowered, prepared = self.lowered.graph, self.prepared
-        session = open_lowered_session(lowered, self.planned.target, prepared.opened)
+        session = open_lowered_session(lowered, self.planned.prepared.target, prepared.opened)
         return describe_break(prepared, lowered, self.planned.graph, session)
 
     @property
@@ -257,7 +257,7 @@ class Candidate:
         """
         report = self.report
         if self.prepared.conf.require_chip and not report.chip_ready:
-            raise _not_chip_ready_error(report, self.planned.target)
+            raise _not_chip_ready_error(report, self.planned.prepared.target)
         if self.prepared.conf.require_chip and report.time.budget_finding is not None:
             raise ConstraintError(f"too slow: {report.time.budget_finding}")
         return self.result
@@ -289,7 +289,7 @@ def build_candidate(
     refinement
         Options that the weights were refined with; None for the default ones.
     """
-    prepared, target = planned.prepared, planned.target
+    prepared, target = planned.prepared, planned.prepared.target
     if float_graph is planned.graph:
         refinement = None
     elif refinement is None:
@@ -313,9 +313,11 @@ def build_candidate(
 
 def lower_planned_model(planned: PlannedModel, float_graph: ir.Model) -> LoweringResult:
     """Lower a planned model with the weights of `float_graph`; the graph records the objective."""
-    lowered = lower(planned.partition.with_graph(float_graph), planned.plan, planned.target)
-    if planned.config.objective != ACCURACY:
-        lowered.graph.metadata_props[OBJECTIVE_KEY] = planned.config.objective
+    lowered = lower(
+        planned.partition.with_graph(float_graph), planned.plan, planned.prepared.target
+    )
+    if planned.prepared.conf.objective != ACCURACY:
+        lowered.graph.metadata_props[OBJECTIVE_KEY] = planned.prepared.conf.objective
     return lowered
 
 

@@ -62,7 +62,7 @@ def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[
     its last tensor in the user's graph, for `--override NAME=bits:16`. Groups without such a tensor
     or without statistics are left out; empty if the platform has no 16 bits.
     """
-    target = planned.target
+    target = planned.prepared.target
     if _WIDE_BITS not in target.bits:
         return []
     outliers = []

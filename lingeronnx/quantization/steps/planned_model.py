@@ -8,11 +8,8 @@ from functools import cached_property
 
 from ...ir import ir
 from ...ir.plan import Plan
-from ...runtime.data import Data
 from ...runtime.runners import FloatRunner
-from ...targets import Target
 from ..calibration.statistics import TensorStats
-from ..config import QuantConfig
 from ..methods.refine import find_refinable_layers, required_float_tensors
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel
@@ -81,38 +78,13 @@ class PlannedModel:
     imported_qparams: Sequence[ImportedQParams] = ()
     rejected_tensors: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def original(self) -> ir.Model:
-        """The user's graph after the entry passes."""
-        return self.prepared.original
-
-    @property
-    def target(self) -> Target:
-        """The platform that the model is planned for."""
-        return self.prepared.target
-
-    @property
-    def config(self) -> QuantConfig:
-        """The settings of the call."""
-        return self.prepared.conf
-
-    @property
-    def data(self) -> Data:
-        """The calibration data."""
-        return self.prepared.data
-
-    @property
-    def weights_fixed(self) -> bool:
-        """Whether the weights were quantized by another tool and must not change."""
-        return self.prepared.weights_fixed
-
     def with_notes(self, notes: Iterable[str]) -> PlannedModel:
         """Return a copy with more notes for the report."""
         return replace(self, notes=[*self.notes, *notes])
 
     def selectors(self, graph: ir.Model) -> Selectors:
         """Return the resolver of selectors for `graph`, a version of the normalized graph."""
-        return Selectors(self.original, graph)
+        return Selectors(self.prepared.original, graph)
 
     @property
     def graph(self) -> ir.Model:

@@ -52,7 +52,7 @@ def refine_weights(
         Another plan for the same model, and its float graph refined by the same methods on the same
         data. Layers with the same inputs, integers and scales are copied from it.
     """
-    if not planned.prepared.recipe.refines_weights or planned.weights_fixed:
+    if not planned.prepared.recipe.refines_weights or planned.prepared.weights_fixed:
         return planned.graph
     options = options or RefinementOptions()
     copy = planned.graph.clone()
@@ -64,7 +64,7 @@ def refine_weights(
         _copy_refined_layers(partition, previous_graph, unchanged)
     if unchanged == find_refinable_layers(partition).keys():
         return copy
-    data, budget = planned.data, planned.config.budget
+    data, budget = planned.prepared.data, planned.prepared.conf.budget
     if feeds is None:
         feeds = select_refinement_samples(planned)
     batch_size = choose_batch_size(bytes_per_sample(copy), _MAX_SAMPLES, budget)
@@ -74,7 +74,7 @@ def refine_weights(
     refine_layers(
         partition,
         plan,
-        planned.target,
+        planned.prepared.target,
         feeds,
         runner,
         batches=list(data.split_feeds(feeds, batch_size)),
@@ -95,8 +95,10 @@ def select_refinement_samples(
 
     As many as fit the memory budget by `walk_bytes_per_sample`, but at most `max_samples`.
     """
-    return planned.data.first(
-        choose_batch_size(walk_bytes_per_sample(planned.graph), max_samples, planned.config.budget)
+    return planned.prepared.data.first(
+        choose_batch_size(
+            walk_bytes_per_sample(planned.graph), max_samples, planned.prepared.conf.budget
+        )
     )
 
 
@@ -128,7 +130,7 @@ class _LayerDigests:
 
     def __init__(self, planned: PlannedModel, options: RefinementOptions) -> None:
         """Compute digests of all float values and of the integer results of layers with weights."""
-        lowered = lower(planned.partition, planned.plan, planned.target)
+        lowered = lower(planned.partition, planned.plan, planned.prepared.target)
         self._float_digests = compute_value_digests(planned.graph)
         integer_digests = compute_value_digests(lowered.graph)
         self._sums = find_compensated_sums(planned.partition, planned.plan, options)

@@ -52,7 +52,7 @@ class BestEffortMethods:
         "" (no note) if another tool quantized the weights; a note if there are too few samples.
         """
         planned = best.planned
-        if planned.weights_fixed:  # weights quantized by another tool are not changed
+        if planned.prepared.weights_fixed:  # weights quantized by another tool are not changed
             return ""
         sample_count = count_samples(planned, select_refinement_samples(planned))
         if sample_count >= MIN_SAMPLES:
@@ -221,7 +221,7 @@ def _try_scale_search(
     Scales of the user and of saturated clips stay. Returns None if a plan prescribes the scales,
     and `best` if no step helps.
     """
-    planned, target = best.planned, best.planned.target
+    planned, target = best.planned, best.planned.prepared.target
     policy = planned.basis.policy
     if policy is None:  # the scales are prescribed by a plan
         return None

@@ -261,7 +261,8 @@ def count_samples(planned: PlannedModel, feeds: _Feed) -> int:
     The largest number of any input counts.
     """
     return max(
-        (planned.data.inputs[name].count_samples(array) for name, array in feeds.items()), default=0
+        (planned.prepared.data.inputs[name].count_samples(array) for name, array in feeds.items()),
+        default=0,
     )
 
 

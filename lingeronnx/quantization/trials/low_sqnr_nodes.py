@@ -211,7 +211,7 @@ def measure_node_sqnr(candidate: Candidate) -> dict[str, float]:
     """
     lowered, float_graph = candidate.lowered.graph, candidate.float_graph
     prepared = candidate.prepared
-    session = open_lowered_session(lowered, candidate.planned.target)
+    session = open_lowered_session(lowered, candidate.planned.prepared.target)
     input_names = {spec.name for spec in session.inputs}
     float_names = map_to_float_names(lowered)
     known = {str(value.name) for value in ir.iter_values(float_graph)}

@@ -72,10 +72,15 @@ class FinerNoisyScales:
         start, planned = best, best.planned
         log.report_progress("finer scales")
         finer_tensors = []
-        shared = group_shared_scales(planned.partition, planned.target)
+        shared = group_shared_scales(planned.partition, planned.prepared.target)
         for names in _select_noisiest_scales(planned, planned.plan, shared):
             plan = rescale_tensors(
-                best.planned.plan, names, _OCTAVE, planned.partition, shared, planned.target
+                best.planned.plan,
+                names,
+                _OCTAVE,
+                planned.partition,
+                shared,
+                planned.prepared.target,
             )
             if plan is None:
                 continue
@@ -117,7 +122,7 @@ def _select_noisiest_scales(
     """
     policy = planned.basis.policy
     assert policy is not None
-    clipped = find_saturated_clip_bounds(planned.partition, planned.target)
+    clipped = find_saturated_clip_bounds(planned.partition, planned.prepared.target)
     user_fixed = [name for name, settings in policy.overrides.items() if "scale" in settings]
     fixed = frozenset([*clipped, *user_fixed])
     candidates = []

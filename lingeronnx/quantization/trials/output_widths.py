@@ -33,7 +33,7 @@ def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
     Outputs whose width the user set are not changed. None if there is no other such output, the
     target is no chip or has one width only, or the plan came from elsewhere.
     """
-    target, policy = planned.target, planned.basis.policy
+    target, policy = planned.prepared.target, planned.basis.policy
     bits = max(target.out_bits)
     if not target.has_packer or policy is None or bits <= min(target.out_bits):
         return None
@@ -47,7 +47,7 @@ def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
     changed. None if there is no other such input, if the scale of the accumulator is too coarse for
     it, or if the plan came from elsewhere.
     """
-    target = planned.target
+    target = planned.prepared.target
     if planned.basis.policy is None or not target.curve_bits:
         return None
     try:
@@ -66,7 +66,7 @@ def _with_output_bits(
     Tensors without a scale in the plan do not count. Returns None if no tensor is left; raises
     ConstraintError if the scales cannot be legalized.
     """
-    policy, target = planned.basis.policy, planned.target
+    policy, target = planned.basis.policy, planned.prepared.target
     assert policy is not None
     overrides = dict(policy.overrides)
     selected = []

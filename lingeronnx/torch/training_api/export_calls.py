@@ -355,7 +355,7 @@ def _dump(folder: Path, state: QatState, model: QuantizedModel) -> None:
     """
     assert state.traced is not None
     with created_folder(folder, parents=True):
-        ir.save(state.traced.planned.original, folder / "1_float.onnx")
+        ir.save(state.traced.planned.prepared.original, folder / "1_float.onnx")
         ir.save(state.traced.qat_module.export_float_graph(), folder / "2_normalised.onnx")
         write_text(folder / "3_plan.json", model.plan.to_json())
         ir.save(model.graph, folder / "4_integer.onnx")

@@ -163,7 +163,7 @@ def test_outputs_come_nearer_on_unseen_data(bits):
     for each in graphs:
         measure = Agreement()
         session = Session(
-            lower(planned.partition.with_graph(each), planned.plan, planned.target).graph
+            lower(planned.partition.with_graph(each), planned.plan, planned.prepared.target).graph
         )
         measure.add(_tensor(graph, test, "y"), session.run(["y"], test)[0])
         errors.append(measure.mse)

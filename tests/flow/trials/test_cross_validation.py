@@ -134,7 +134,7 @@ def test_samples_on_another_axis_are_dealt_there():
     found = trials.evaluate_baseline(planned, RefinementOptions())
     for k, (exact, errors) in enumerate(zip(found.float_graphs, found.errors, strict=True)):
         session = Session(
-            lower(planned.partition.with_graph(exact), planned.plan, planned.target).graph
+            lower(planned.partition.with_graph(exact), planned.plan, planned.prepared.target).graph
         )
         part = x[:, 4 * k : 4 * k + 4]
         assert errors.sum() == pytest.approx(

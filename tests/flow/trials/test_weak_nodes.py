@@ -60,7 +60,7 @@ def test_what_a_node_loses_is_told_apart_from_what_is_lost_before_it():
     """
     best = of_one_plan(uneven())
     feed = best.prepared.data.first(32)
-    session = open_lowered_session(best.lowered.graph, best.planned.target)
+    session = open_lowered_session(best.lowered.graph, best.planned.prepared.target)
     arrives = by_operator(
         best.float_graph, measure_tensor_sqnr(best.lowered.graph, best.float_graph, session, feed)
     )
