@@ -97,13 +97,23 @@ class Session:
         `host` is the folder of a deployed program, whose compiled host parts are called. Raises
         ConfigError if an option for integer graphs is passed with a float model.
         """
-        self.model = restore_user_names(ir.as_model(path))
-        self.is_integer = is_integer_graph(self.model)
-        if self.is_integer:
-            check_nodes(self.model)
+        model = restore_user_names(ir.as_model(path))
+        if is_integer_graph(model):
+            check_nodes(model)
         else:
             _check_float_options(arithmetic=arithmetic, platform=platform, host=host)
-        target = None if platform is None else get_target(platform)
+        self._open(model, arithmetic, None if platform is None else get_target(platform), host)
+
+    def _open(
+        self,
+        model: ir.Model,
+        arithmetic: str | None,
+        target: Target | None,
+        host: str | os.PathLike[str] | None,
+    ) -> None:
+        """Create the runner of `model`, a valid graph with the user's names."""
+        self.model = model
+        self.is_integer = is_integer_graph(model)
         self._options = arithmetic, target, host
         self._names = [str(v.name) for v in self.model.graph.outputs]
         self._tail: DynamicTail | None = None
@@ -477,8 +487,8 @@ def open_lowered_session(
     `fallback_sessions` (digest -> session) are sessions of float nodes to share and to add to. A
     graph without integer operators runs in onnxruntime.
     """
-    # A graph without integer operators has no platform.
-    session = Session(graph, platform=target if is_integer_graph(graph) else None)
+    session = Session.__new__(Session)  # names and nodes are those of lowering: nothing to check
+    session._open(graph, None, target if is_integer_graph(graph) else None, None)
     if isinstance(session._runner, IntegerRunner) and fallback_sessions is not None:
         session._runner.fallback_sessions = fallback_sessions
     return session
