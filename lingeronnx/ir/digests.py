@@ -58,8 +58,9 @@ def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
         if input_digest is None:
             return None
         input_digests.append(input_digest)
-    for value in _iter_subgraph_inputs(node):
-        input_digests.append(_input_digest(value, digests) or b"inner")
+    if ir.has_subgraphs(node):
+        for value in _iter_subgraph_inputs(node):
+            input_digests.append(_input_digest(value, digests) or b"inner")
     return hash_framed_parts(
         (
             node.domain.encode(),

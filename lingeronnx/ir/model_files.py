@@ -217,19 +217,15 @@ def _materialize_constants(model: Model) -> None:
     """
     scopes: list[Any] = [model.graph, *model.functions.values()]
     for scope in scopes:
-        _materialize_initializers(getattr(scope, "initializers", {}))
+        initializers = [*getattr(scope, "initializers", {}).values()]
         for node in scope.all_nodes():
             for name, attribute in node.attributes.items():
                 if attribute.type == AttributeType.TENSOR and not attribute.is_ref():
                     node.attributes[name] = _materialize_attribute(attribute)
                 for body in get_subgraphs(attribute):
-                    _materialize_initializers(body.initializers)
-
-
-def _materialize_initializers(initializers: Mapping[str, Value]) -> None:
-    """Convert the constants of `initializers` to arrays, in place."""
-    for value in initializers.values():
-        value.const_value = _materialize_tensor(value.const_value)
+                    initializers += body.initializers.values()
+        for value in initializers:
+            value.const_value = _materialize_tensor(value.const_value)
 
 
 def _materialize_tensor(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as passed in

@@ -48,6 +48,8 @@ def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
     Returns `graph` itself if no tensor or node of it is in `names`, which may contain names of a
     larger graph.
     """
+    if not names.tensors and not names.nodes:
+        return graph
     tensors = {
         name: names.tensors[name] for name in collect_tensor_names(graph) if name in names.tensors
     }

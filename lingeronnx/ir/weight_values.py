@@ -150,7 +150,8 @@ class _WeightChecker:
         for node in nodes:
             sources.update(dict.fromkeys(node.output, node))
         for node in nodes:
-            roles = _ROLES.get((_get_domain(node), node.op_type))
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            roles = _ROLES.get((domain, node.op_type))
             if roles is not None:
                 self._check_inputs(node, roles.multiplied, False, sources)
                 self._check_inputs(node, roles.added, True, sources)
@@ -197,11 +198,6 @@ class _WeightChecker:
         )
 
 
-def _get_domain(node: onnx.NodeProto) -> str:
-    """Return the domain of `node`; "" for both spellings of the standard domain."""
-    return "" if node.domain == "ai.onnx" else str(node.domain)
-
-
 def _iter_constants(
     name: str, sources: _Sources
 ) -> Iterator[tuple[str, onnx.TensorProto | onnx.NodeProto]]:
@@ -218,7 +214,7 @@ def _iter_constants(
             continue
         if isinstance(source, onnx.TensorProto) or source.op_type == "Constant":
             yield current, source
-        elif not _get_domain(source):
+        elif source.domain in ("", "ai.onnx"):
             indices = _TRANSPARENT_OPS.get(source.op_type, ())
             pending += [source.input[index] for index in indices if index < len(source.input)]
 

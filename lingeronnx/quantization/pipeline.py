@@ -48,6 +48,8 @@ def find_best_candidate(
     offloaded = offload_rejected_layers(best, run_log)
     if offloaded is not best:
         offloaded = run_trials(recipe.trials_after_offload, offloaded, run_log)
+    if not offloaded.prepared.conf.overrides:
+        return offloaded
     notes = describe_ineffective_overrides(offloaded.prepared)
     return offloaded.with_notes(notes) if notes else offloaded
 

@@ -24,8 +24,6 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
     ConfigError
         If the model has no such input, or the file declares other dimensions.
     """
-    if not shapes:
-        return
     specs = {spec.name: spec for spec in get_input_specs(model)}
     inputs = {str(value.name): value for value in model.graph.inputs}
     for name, shape in shapes.items():

@@ -272,7 +272,7 @@ def prepare_model(
     """
     conf = resolve_config(config, settings)
     target, loaded = resolve_target(conf), ir.as_owned_model(model)
-    fixed = fix_inputs(loaded, conf.fix)
+    fixed = fix_inputs(loaded, conf.fix) if conf.fix else {}
     digest = compute_output_digest(loaded)
     if encodings is None:
         imported, import_notes = _import_if_quantized(loaded, conf)
@@ -281,8 +281,10 @@ def prepare_model(
     if imported is not None:
         loaded = imported.graph.clone()
         conf = conf if conf.requantize else adapt_config_to_import(conf, target, imported)
-    set_batch_axes(loaded, conf.batch_axis)
-    set_input_shapes(loaded, conf.input_shape)
+    if conf.batch_axis:
+        set_batch_axes(loaded, conf.batch_axis)
+    if conf.input_shape:
+        set_input_shapes(loaded, conf.input_shape)
     has_fixed_batch = _has_fixed_batch(loaded)
     log = PassLog(conf.debug_dump)
     accepted = _accept_model(loaded, log)
@@ -291,7 +293,7 @@ def prepare_model(
         calib, original, conf, fixed, hold_out and calib is not None
     )
     notes += [
-        *_format_tail_note(tail),
+        *([] if tail is None else [_format_tail_note(tail)]),
         *_suggest_states(original, conf),
         *import_notes,
         *infer_input_shapes(original, data),
@@ -299,7 +301,8 @@ def prepare_model(
     source = FloatRunner(original, _measured_names(original))
     float_outputs = _make_float_output_cache(original, source, conf)
     check_deterministic(original, source, data.first())
-    notes += accepted.check_expanded_nodes(data.first())
+    if accepted.expanded:
+        notes += accepted.check_expanded_nodes(data.first())
 
     def partition_rewritten(rewritten: RewriteResult) -> PreparedModel:
         """Partition a rewritten graph into chip and host nodes; return the prepared model.
@@ -388,8 +391,6 @@ class _AcceptedModel(NamedTuple):
 
     def check_expanded_nodes(self, feed: Mapping[str, np.ndarray]) -> list[str]:
         """Compare the expanded nodes with onnx's reference on the sample `feed`; return notes."""
-        if not self.expanded:
-            return []
         present = {str(value.name) for value in ir.iter_values(self.original)}
         present.update(str(value.name) for value in self.original.graph.inputs)
 
@@ -422,22 +423,19 @@ def _accept_model(model: ir.Model, log: PassLog | None = None) -> _AcceptedModel
     return _AcceptedModel(tail.body, tail, notes, expanded)
 
 
-def _format_tail_note(tail: DynamicTail | None) -> list[str]:
-    """Return [the note that a dynamic tail of the model runs on the host], or [] for None.
+def _format_tail_note(tail: DynamicTail) -> str:
+    """Format the note that a dynamic tail of the model runs on the host.
 
     It gives the reason, the number of nodes and where accuracy is measured.
     """
-    if tail is None:
-        return []
     reason = "shapes that depend on values"
     if tail.has_unknown_operator:
         reason = "unknown operators"
     first_node = next(iter(tail.host_reasons))
-    note = (
+    return (
         f"{reason}: {len(tail.host_reasons)} nodes from {first_node} on run on the host; accuracy "
         f"is measured at their inputs: {', '.join(tail.input_names)}"
     )
-    return [note]
 
 
 def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:

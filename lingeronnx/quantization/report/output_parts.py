@@ -22,6 +22,7 @@ from ...runtime.metrics import Agreement
 __all__ = ["OutputPart", "PartAgreement", "find_part_boundaries"]
 
 _MAX_BOUNDARIES = 64  # more parts along one axis are channels, not branches
+_JOINING_OPS = frozenset(("Concat", "Pad", "ScatterND"))  # of which boundaries of parts come
 
 
 class _AxisPlacement(NamedTuple):
@@ -86,7 +87,9 @@ def find_part_boundaries(model: ir.Model) -> dict[str, dict[int, list[int]]]:
         {output: {axis: sorted indices where parts end}}, without 0 and the length of the axis.
         Outputs of a single part are left out.
     """
-    by_output = {}
+    by_output: dict[str, dict[int, list[int]]] = {}
+    if _JOINING_OPS.isdisjoint(node.op_type for node in model.graph):
+        return by_output
     for output in model.graph.outputs:
         boundaries = _trace_part_boundaries(output)
         if boundaries:

@@ -206,7 +206,7 @@ def resolve_scale_policy(
     """
     conf = prepared.conf
     wide_names = list(wide_states)
-    if conf.bits < 16:
+    if conf.state and conf.bits < 16:
         wide_names += find_16bit_state_tensors(partition, conf.state, prepared.target)
     return build_scale_policy(prepared, partition, wide_names)
 
@@ -230,7 +230,8 @@ def build_scale_policy(
     """
     conf, target = prepared.conf, prepared.target
     overrides = {name: {"bits": 16} for name in wide_names}
-    _add_user_overrides(overrides, prepared, partition)
+    if conf.overrides:
+        _add_user_overrides(overrides, prepared, partition)
     if prepared.allows_layer_offload and max(target.out_bits) > min(target.out_bits):
         for name in partition.wide_outputs_between_parts(target):
             settings = overrides.setdefault(name, {})
@@ -285,8 +286,6 @@ def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
     remain effective if it is an activation of the chip. The list is empty without any.
     """
     overrides = prepared.conf.overrides
-    if not overrides:
-        return []
     parts = prepared.parts
     node_by_output = {ir.output_name(node): str(node.name) for node in parts.graph.graph}
     selectors = prepared.selectors(parts.graph)

@@ -118,10 +118,11 @@ class Binder:
             if op_format is None:
                 self._pending.append(node)
                 continue
-            if self._depends_on_pending(node):
+            if self._pending and self._depends_on_pending(node):
                 self._append_float_fallback()
             self._bind_node(op_format, node)
-        self._append_float_fallback()
+        if self._pending:
+            self._append_float_fallback()
 
     def _depends_on_pending(self, node: ir.Node) -> bool:
         """Whether `node` consumes an output of the float nodes that are not converted yet."""
@@ -293,8 +294,6 @@ class Binder:
         No step is appended if none of their outputs is used. Inner tensors in `keep` (with None,
         all) are outputs too, if they have a batch axis (axis 0 of size 1 or unknown).
         """
-        if not self._pending:
-            return
         inner = set()
         for node in self._pending:
             for value in node.outputs:

@@ -16,7 +16,10 @@ def lift_constants(model: ir.Model) -> int:
     Also takes initializers out of the graph inputs, inlines functions of other domains than ours
     (counted as one change), and removes dead nodes (not counted).
     """
-    count = _remove_initializers_from_inputs(model)
+    inputs = model.graph.inputs
+    constants = [value for value in inputs if value.const_value is not None]
+    for value in constants:
+        inputs.remove(value)
     has_functions = any(
         function.domain != ir.FUNCTION_DOMAIN for function in model.functions.values()
     )
@@ -24,16 +27,7 @@ def lift_constants(model: ir.Model) -> int:
         ir.InlinePass()(model)
     lifted = ir.lift_constants(model)
     remove_dead_nodes(model)
-    return count + has_functions + lifted
-
-
-def _remove_initializers_from_inputs(model: ir.Model) -> int:
-    """Remove the graph inputs that are initializers from the list of inputs; return the count."""
-    inputs = model.graph.inputs
-    constants = [value for value in inputs if value.const_value is not None]
-    for value in constants:
-        inputs.remove(value)
-    return len(constants)
+    return len(constants) + has_functions + lifted
 
 
 def remove_dead_nodes(model: ir.Model) -> int:

@@ -187,18 +187,13 @@ def _check_sizes(model: ir.Model) -> None:
     except Exception:  # onnxruntime reports the problem
         return
     for info in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
-        dims = _get_single_sample_dims(info)
+        shape = info.type.tensor_type.shape
+        dims = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in shape.dim]
         if math.prod(dims) > MAX_TENSOR_ELEMENTS or any(dim < 0 for dim in dims):
             raise ModelError(
                 f"tensor '{info.name}' would have shape {dims}; sizes must be positive, and the "
                 f"limit per tensor is {MAX_TENSOR_ELEMENTS} elements"
             )
-
-
-def _get_single_sample_dims(info: onnx.ValueInfoProto) -> list[int]:
-    """Return the dimensions of the tensor that `info` describes, with 1 for those not fixed."""
-    dims = info.type.tensor_type.shape.dim
-    return [dim.dim_value if dim.HasField("dim_value") else 1 for dim in dims]
 
 
 def _format_shape(value: ir.Value) -> str:
