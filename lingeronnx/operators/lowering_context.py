@@ -381,7 +381,8 @@ class LoweringContext:
         )
         self._integers[name, q] = value
         self._layers[integer_name] = name
-        self._add_extra_outputs(name, extra_outputs)
+        if extra_outputs:
+            self._add_extra_outputs(name, extra_outputs)
 
     def emit_intermediate(
         self,
@@ -407,7 +408,8 @@ class LoweringContext:
         value = self._append(form, inputs, attrs, title, output, like, q)
         self._intermediates[name, suffix] = value
         self._layers[output] = name
-        self._add_extra_outputs(name, extra_outputs)
+        if extra_outputs:
+            self._add_extra_outputs(name, extra_outputs)
         return value
 
     def emit_float_output(self, node: ir.Node, index: int, suffix: str, scale: float) -> None:

@@ -45,7 +45,9 @@ def find_best_candidate(
     best = run_trials([name for name in recipe.trials if name not in skipped_trials], best, run_log)
     if plan is not None:
         return best
-    offloaded = offload_rejected_layers(best, run_log)
+    offloaded = best
+    if best.prepared.allows_layer_offload:
+        offloaded = offload_rejected_layers(best, run_log)
     if offloaded is not best:
         offloaded = run_trials(recipe.trials_after_offload, offloaded, run_log)
     if not offloaded.prepared.conf.overrides:

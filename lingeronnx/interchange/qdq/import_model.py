@@ -26,9 +26,9 @@ from .constant_types import format_element_type, is_number
 from .qdq_writer import SCALES_KEY, scale_from_step
 from .qoperator import MOVES
 from .qoperators import (
+    DYNAMIC_OPS,
+    QOPERATORS,
     expand_qoperators,
-    is_dynamic,
-    is_qoperator,
     reshape_constant,
     transpose_constant,
 )
@@ -36,6 +36,7 @@ from .qoperators import (
 __all__ = ["ImportedQuantization", "import_quantized_model", "is_quantized"]
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZED_OPS = {_Q, _DQ, *QOPERATORS, *DYNAMIC_OPS}
 
 _RELU6_MAX = 6.0
 
@@ -76,10 +77,7 @@ class ImportedQuantization:
 
 def is_quantized(model: ir.Model) -> bool:
     """Whether another tool quantized `model`: it has QDQ nodes or integer operators of ONNX."""
-    return any(
-        node.op_type in (_Q, _DQ) or is_qoperator(node) or is_dynamic(node)
-        for node in _iter_all_nodes(model)
-    )
+    return any(node.op_type in _QUANTIZED_OPS for node in _iter_all_nodes(model))
 
 
 def _iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -166,7 +164,7 @@ class _ModelImporter:
         """
         model = self.model
         for node in _iter_all_nodes(model):
-            if is_dynamic(node):
+            if node.op_type in DYNAMIC_OPS:
                 raise ModelError(
                     f"{node.op_type} {node.name}: dynamic quantization: activation scales are "
                     "computed at run time and not stored; use the original float model"

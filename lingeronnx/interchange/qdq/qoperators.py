@@ -19,27 +19,19 @@ from ...ir import float_ops, ir
 from .constant_types import format_element_type, is_number
 
 __all__ = [
+    "DYNAMIC_OPS",
+    "QOPERATORS",
     "expand_qoperators",
-    "is_dynamic",
-    "is_qoperator",
     "reshape_constant",
     "transpose_constant",
 ]
 
 #: Operators whose activation scales are computed at run time, so that a file has none.
-_DYNAMIC_OPS = float_ops.DYNAMIC_QUANTIZATION_OPS | {
+DYNAMIC_OPS = float_ops.DYNAMIC_QUANTIZATION_OPS | {
     "DynamicQuantizeMatMul",
     "DynamicQuantizeLSTM",
     "MatMulIntegerToFloat",
 }
-
-
-def is_dynamic(node: ir.Node) -> bool:
-    """Whether `node` quantizes activations with scales that are computed at run time.
-
-    Files have no activation scales then.
-    """
-    return node.op_type in _DYNAMIC_OPS
 
 
 @dataclass(frozen=True)
@@ -94,9 +86,8 @@ _QOPERATOR_FORMS: Mapping[str, _QOperatorForm] = {
 }
 
 
-def is_qoperator(node: ir.Node) -> bool:
-    """Whether `node` is an integer operator (QLinear..., QGemm) that has a float form here."""
-    return node.op_type in _QOPERATOR_FORMS or node.op_type == _CONCAT
+#: Integer operators (QLinear..., QGemm) that have a float form here.
+QOPERATORS = frozenset((*_QOPERATOR_FORMS, _CONCAT))
 
 
 def expand_qoperators(model: ir.Model) -> int:

@@ -78,14 +78,12 @@ def find_clipped_cells(
         Tensors of more than 8 bits. A platform that has these does not clip the cells of a layer
         whose state is among them.
     """
-    limit = LSTM.max_cell_magnitude(target)
-    if limit is None:
-        return []
     layers = []
     for node, op in partition.integer_nodes:
         if op is LSTM and (target.is_int8_only or ir.output_name(node) not in wide):
             layers.append(node)
-    if not layers:
+    limit = LSTM.max_cell_magnitude(target) if layers else None
+    if limit is None:
         return []
     clipped = []
     for node, cells in _simulate_layers(layers, partition, feed):

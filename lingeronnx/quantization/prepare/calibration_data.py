@@ -71,7 +71,8 @@ def load_calibration_data(
         The calls that they were made of, if states are fed back (setting `state`).
     """
     specs = get_input_specs(model)
-    check_call_count(config.state, config.calls)
+    if config.calls is not None:
+        check_call_count(config.state, config.calls)
     if config.state:
         return _unroll_calibration_calls(calib, model, specs, config, fixed, hold_out)
     source = calib

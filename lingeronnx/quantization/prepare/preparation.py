@@ -346,7 +346,9 @@ def prepare_model(
         Selectors(original, original).resolve_skips(conf.skip),
     )
     prepared = _rewrite_checked(rewriter, log, partition_rewritten)
-    prepared = _offload_nonfinite_nodes(_offload_input_masks(prepared))
+    if any(ir.is_standard_op(node, "Softmax") for node in prepared.graph.graph):
+        prepared = _offload_input_masks(prepared)
+    prepared = _offload_nonfinite_nodes(prepared)
     notes[:] = [
         *data.notes,
         *notes,

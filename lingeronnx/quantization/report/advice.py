@@ -55,7 +55,7 @@ def suggest_options(
     """
     options: list[SuggestedOptions] = []
     is_imported = prepared.read is not None
-    rejected_parts = [part.name for part in program.chip if not part.runs]
+    rejected_parts = [part.name for part in program.parts if part.chip and not part.runs]
     if rejected_parts and prepared.conf.max_parts is None and not is_imported:
         effect = f"{', '.join(rejected_parts)} rejected; move the offending layers to the host"
         options.append(SuggestedOptions(_MAX_PARTS_OPTIONS, effect))

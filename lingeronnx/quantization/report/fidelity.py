@@ -30,6 +30,7 @@ from .output_parts import OutputPart, PartAgreement, find_part_boundaries
 
 __all__ = [
     "Fidelity",
+    "count_samples",
     "describe_break",
     "locate_break",
     "measure_agreement",
@@ -173,7 +174,7 @@ def measure_fidelity(
     if prepared.calls is not None:
         doubts = outputs.doubts(len(feeds), "call")
     else:
-        doubts = outputs.doubts(_count_samples(prepared, feeds), "sample")
+        doubts = outputs.doubts(count_samples(prepared, feeds), "sample")
     return Fidelity(
         outputs=metrics,
         measured_on=measured_on,
@@ -397,7 +398,7 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
     if held_back := data.held_out_batches():
         return (
             held_back,
-            f"on {_count_samples(prepared, held_back)} samples held back from calibration",
+            f"on {count_samples(prepared, held_back)} samples held back from calibration",
         )
     description = "on the calibration data (optimistic)"
     if prepared.synthetic:
@@ -405,7 +406,7 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
     return [feeds for feeds, _ in data.peek_batch(_MAX_SAMPLES)], description
 
 
-def _count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
+def count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
     """Return the number of samples in all feeds."""
     return sum(_samples_in_feed(prepared, feed) for feed in feeds)
 

@@ -75,7 +75,8 @@ def assign_qparams(
             if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
             tensors[name] = _calibrate_weight(name, np.asarray(values), op, policy)
-    apply_output_bits(tensors, partition, stats, policy, target)
+    if policy.out_bits:
+        apply_output_bits(tensors, partition, stats, policy, target)
     if target.executor:
         notes += [
             f"output '{name}' is written by LinearInt as float32: valid in the graph format, but "

@@ -30,13 +30,12 @@ _SMALL_PART_SHARE = 0.01  # a part is small up to this fraction of the chip's MA
 def offload_rejected_layers(best: Candidate, log: RunLog) -> Candidate:
     """Move more nodes to the host if that lets the chip run the rest in parts.
 
-    Returns `best` unchanged if layers may not move (`max_parts` is not set), if it is chip-ready,
-    if its scales are given by a plan, or if it was quantized by another tool.
+    Layers must be allowed to move (`allows_layer_offload`). Returns `best` unchanged if it is
+    chip-ready, or if its scales are given by a plan.
     """
-    prepared = best.prepared
-    if best.planned.basis.policy is None or not prepared.allows_layer_offload:
+    if best.planned.basis.policy is None or not best.prepared.parts.ops:
         return best
-    if not prepared.parts.ops or best.report.chip_ready:
+    if best.report.chip_ready:
         return best
     candidate = run_trial(ReturningLayers(), best, log)
     candidate = _offload_until_accepted(candidate, log)

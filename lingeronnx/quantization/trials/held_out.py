@@ -30,13 +30,13 @@ from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
 from ..recipe import get_recipe
 from ..report.candidate import Candidate, build_candidate
+from ..report.fidelity import count_samples
 from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
 from ..steps.planned_model import PlannedModel
 from ..steps.refinement import refine_weights, select_refinement_samples
 from ..steps.scale_assignment import assign_scales
 from ..steps.scale_sources import plan_without_range_transforms
-from .cross_validation import count_samples
 from .evidence import SIGNIFICANCE_Z, Gain, compare_measured_tensors
 from .trial import Criterion, Proposal, Proposals, run_trial
 
@@ -226,7 +226,7 @@ def _quantize_reduced(best: Candidate, log: RunLog) -> _HeldOutRun | None:
     if prepared.data.held_out_batches():
         return None
     reduced = prepared.with_hold_out(HOLD_OUT)
-    sample_count = sum(count_samples(planned, feeds) for feeds in reduced.data.held_out_batches())
+    sample_count = count_samples(reduced, reduced.data.held_out_batches())
     if sample_count < _MIN_SAMPLES:
         return None
     log.report_progress("trial without held-out samples")

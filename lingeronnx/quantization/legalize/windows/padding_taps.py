@@ -47,8 +47,10 @@ def trim_padding_taps(model: ir.Model, node: ir.Node, target: Target) -> tuple[s
     padding must not exceed the kernel. Returns the description and the cost of the change; None,
     without a change, if there is no such tap.
     """
+    if not any(ir.get_attr(node, "pads") or ()):
+        return None
     conv = match_conv(node, target)
-    if conv is None or not any(conv[0].pads):
+    if conv is None:
         return None
     geometry, weight = conv
     axes = [_find_read_taps(geometry, axis) for axis in range(len(geometry.kernel))]
