@@ -149,8 +149,9 @@ def quantize(
         "overrides": overrides or None,
     }
     options = {**arguments, **settings}
-    goal = _validate_goal(
-        Goal(
+    goal: Goal | None = None
+    if any(limit is not None for limit in (max_drop, min_sqnr, max_ms, max_flash)):
+        goal = Goal(
             max_drop,
             min_sqnr,
             eval_data if min_sqnr is None else None,
@@ -160,11 +161,8 @@ def quantize(
             settings.get("limit"),
             max_ms=max_ms,
             max_flash=max_flash,
-        ),
-        plan,
-        config,
-        options,
-    )
+        )
+        _validate_goal(goal, plan, config, options)
     if cluster is not None and goal is None:
         raise ConfigError(
             "a cluster runs the attempts of a search; pass max_drop, min_sqnr, max_flash or max_ms"
@@ -322,16 +320,8 @@ def _validate_goal(
     plan: Plan | Encodings | None,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
-) -> Goal | None:
-    """Return the validated goal, or None if it is empty.
-
-    Raises
-    ------
-    ConfigError
-        If the goal conflicts with the plan or the settings.
-    """
-    if goal.is_empty:
-        return None
+) -> None:
+    """Raise ConfigError if the goal is invalid, or conflicts with the plan or the settings."""
     if plan is not None:
         raise ConfigError("a search chooses scales, but the plan fixes them; drop one of the two")
     goal.check()
@@ -341,4 +331,3 @@ def _validate_goal(
             "(--weight-bits auto), or pass max_drop or min_sqnr; to only report a call that takes "
             "too long, use budget_ms"
         )
-    return goal

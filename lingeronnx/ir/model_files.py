@@ -17,7 +17,6 @@ from . import onnx_file
 from ._onnx_ir import (
     Attr,
     AttributeType,
-    Dim,
     Function,
     Graph,
     Model,
@@ -277,13 +276,9 @@ def _clear_negative_dims(model: Model) -> None:
     for value in values:
         if value.shape is None:
             continue
-        if any(_is_negative_dim(dim) for dim in value.shape):
-            value.shape = Shape([None if _is_negative_dim(d) else d for d in value.shape])
-
-
-def _is_negative_dim(dim: Dim) -> bool:
-    """Whether `dim` is a number below 0; False for names and unknown dimensions."""
-    return isinstance(dim, int) and dim < 0
+        if any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+            dims = [None if isinstance(dim, int) and dim < 0 else dim for dim in value.shape]
+            value.shape = Shape(dims)
 
 
 def _normalize_domain_name(model: Model) -> None:

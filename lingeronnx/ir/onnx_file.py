@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..common.errors import ModelError, suggest_nearest
 from ..common.files import describe_irregular_file, replace_file, resolve_write_target
@@ -90,31 +90,21 @@ def check_no_external_data(proto: ModelProto) -> None:
         )
 
 
-def iter_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Yield all initializers and tensor attributes of `proto`, subgraphs and functions included."""
-    yield from _iter_graph_tensors(proto.graph)
-    for function in proto.functions:
-        yield from _iter_node_tensors(function.node)
-
-
-def _iter_graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the initializers of `graph` and the tensors in attributes of its nodes.
-
-    Those of nested subgraphs are included.
-    """
-    yield from graph.initializer
-    yield from _iter_node_tensors(graph.node)
-
-
-def _iter_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    """Yield the tensors in attributes of `nodes`, including those of subgraphs."""
-    for node in nodes:
+def iter_tensors(scope: ModelProto | GraphProto | FunctionProto) -> Iterator[TensorProto]:
+    """Yield all initializers and tensor attributes of `scope`, subgraphs and functions included."""
+    if isinstance(scope, ModelProto):
+        for part in (scope.graph, *scope.functions):
+            yield from iter_tensors(part)
+        return
+    if isinstance(scope, GraphProto):
+        yield from scope.initializer
+    for node in scope.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
             for graph in _get_subgraphs(attribute):
-                yield from _iter_graph_tensors(graph)
+                yield from iter_tensors(graph)
 
 
 def _get_subgraphs(attribute: onnx.AttributeProto) -> list[GraphProto]:

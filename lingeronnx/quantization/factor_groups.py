@@ -56,10 +56,6 @@ class FactorSets(DisjointSets):
         self.find(name)
         self.pinned.add(name)
 
-    def is_free(self, tensors: list[str]) -> bool:
-        """Whether none of the tensors is pinned."""
-        return not any(name in self.pinned for name in tensors)
-
 
 def pin_boundary_tensors(factor_sets: FactorSets, partition: Partition) -> None:
     """Fix the factor 1 of graph inputs and outputs, and of tensors of float nodes but host scaling.
@@ -136,7 +132,7 @@ def group_tensors_by_factor(
             requirements[tensors[-1]] = (_clip_factor(node, bits), str(node.name))
     groups = {}
     for key, tensors in sets.groups().items():
-        is_free = sets.is_free(tensors)
+        is_free = sets.pinned.isdisjoint(tensors)
         groups[key] = FactorGroup(tensors, not is_free, None if is_free else 1.0)
     unmet = []
     for name, (factor, node_name) in requirements.items():

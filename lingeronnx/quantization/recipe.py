@@ -58,11 +58,6 @@ class EffortRecipe:
         return "methods" in self.trials
 
     @property
-    def measures_stages(self) -> bool:
-        """Whether the model is also planned without the stages that move scales."""
-        return "stages" in self.trials
-
-    @property
     def tries_outlier_bits(self) -> bool:
         """Whether more bits for tensors with outliers are tried."""
         return "outliers" in self.trials

@@ -87,7 +87,7 @@ class PreparedModel:
     notes
         Notes for the report.
     stem
-        Stem of the file name in the packer command.
+        Stem of the file name in the packer command: that of the model's file with "_quant".
     skip
         {node of the normalized graph: reason} of nodes that the user or a state keeps in float.
     calls
@@ -325,7 +325,7 @@ def prepare_model(
             data=data,
             fitted=rewritten.rewrites,
             notes=notes,
-            stem=_output_stem(model),
+            stem=stem,
             synthetic=calib is None,
             skip=skip,
             calls=calls,
@@ -337,6 +337,9 @@ def prepare_model(
             has_fixed_batch=has_fixed_batch,
         )
 
+    stem = "model_quant"
+    if isinstance(model, str | os.PathLike):
+        stem = f"{Path(model).stem}_quant"
     rewriter = Rewriter(original, source, data.first(), target, conf)
     notes += choose_expansions(
         rewriter,
@@ -362,13 +365,6 @@ def _has_fixed_batch(model: ir.Model) -> bool:
     """Whether `model` declares a number as the first size of all its inputs; False without any."""
     shapes = [ir.get_shape(value) for value in model.graph.inputs if value.const_value is None]
     return bool(shapes) and all(shape and shape[0] is not None for shape in shapes)
-
-
-def _output_stem(model: ir.ModelLike) -> str:
-    """Return "<stem of the path>_quant", the default name of the file; else "model_quant"."""
-    if isinstance(model, str | os.PathLike):
-        return Path(model).stem + "_quant"
-    return "model_quant"
 
 
 class _AcceptedModel(NamedTuple):
@@ -518,7 +514,11 @@ def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
     calibration samples; those downstream of a Softmax only do not count.
     """
     graph = prepared.graph.graph
-    candidates = _nonfinite_constants(prepared.graph)
+    candidates = set()
+    for name, value in graph.initializers.items():
+        array = ir.const_value(value)
+        if array is not None and _has_nonfinite(array):
+            candidates.add(str(name))
     if not candidates:
         return {}
     for node in graph:
@@ -529,16 +529,6 @@ def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
     nonfinite = _find_nonfinite_tensors(prepared, activations)
     reason = "it reads or writes infinite values that come from a model constant"
     return dict.fromkeys(prepared.parts.nodes_touching(nonfinite), reason)
-
-
-def _nonfinite_constants(model: ir.Model) -> set[str]:
-    """Return the names of the initializers of `model` that contain NaN or infinity."""
-    names = set()
-    for name, value in model.graph.initializers.items():
-        array = ir.const_value(value)
-        if array is not None and _has_nonfinite(array):
-            names.add(name)
-    return names
 
 
 def _has_nonfinite(array: np.ndarray) -> bool:

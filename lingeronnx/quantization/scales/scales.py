@@ -12,7 +12,7 @@ from ...ir.plan import Affine, PerAxis, Plan
 from ...ir.plan.power_of_two import floor_power_of_two
 from ...operators.lowerings import Op, get_weight_values
 from ...targets import Target
-from ..calibration.statistics import ConsumerFunction, Stats, TensorStats
+from ..calibration.statistics import ConsumerFunction, Curve, Stats, TensorStats
 from ..partition import Partition
 from .feasible import legalize
 from .group_scales import compute_group_qparams
@@ -178,8 +178,13 @@ def calibrate_activations(
         setting = policy.policy_for_tensors(group.tensors, policy.bits)
         bounds = [clip_bounds[name] for name in group.tensors if name in clip_bounds]
         clip_bound = min(bounds, default=None)
-        consumer = _consumer_of(group, tensors.get(group.reader_output))
-        qparams = _affine_qparams_for_group(group, stats, setting, consumer)
+        consumer, qparams = None, None
+        if group.reader_function is not None:
+            consumer = _consumer_of(
+                group.reader_function, group.reader_output, tensors.get(group.reader_output)
+            )
+        if setting.allows_zero_point and group.allows_zero_point:
+            qparams = _affine_qparams_for_group(group, stats, setting, consumer)
         if qparams is None:
             scale = _symmetric_scale_for_group(group, clip_bound, stats, setting, consumer, notes)
             qparams = Affine(scale, setting.bits)
@@ -187,26 +192,15 @@ def calibrate_activations(
     return tensors
 
 
-def _consumer_of(group: SharedScaleGroup, result: Affine | None) -> ConsumerFunction | None:
-    """Return the function that is the only consumer of `group`, for its error, or None.
+def _consumer_of(function: Curve, output: str, result: Affine | None) -> ConsumerFunction | None:
+    """Return `function`, the only consumer of tensors, for the error of their scale.
 
-    None if there is none, or if it writes integers whose parameters are unknown.
-
-    Parameters
-    ----------
-    group
-        Tensors that share a scale.
-    result
-        Parameters of the function's result, if that is quantized.
+    None if it writes integers, to the tensor `output`, whose parameters `result` are unknown.
     """
-    if group.reader_function is None or (group.reader_output and result is None):
-        return None
     if result is None:
-        return ConsumerFunction(group.reader_function)
+        return None if output else ConsumerFunction(function)
     zero = result.zero_point
-    return ConsumerFunction(
-        group.reader_function, result.scale, result.low - zero, result.high - zero
-    )
+    return ConsumerFunction(function, result.scale, result.low - zero, result.high - zero)
 
 
 def _affine_qparams_for_group(
@@ -215,13 +209,10 @@ def _affine_qparams_for_group(
     setting: TensorScalePolicy,
     consumer: ConsumerFunction | None,
 ) -> Affine | None:
-    """Choose the parameters of `group` with a zero point, or return None if it must have none.
+    """Choose the parameters of `group` with a zero point, which setting and group allow.
 
-    None if the setting or the group does not allow one, for a given scale, for more than 8 bits,
-    and without statistics or with zeros only.
+    None for a given scale, for more than 8 bits, and without statistics or with zeros only.
     """
-    if not setting.allows_zero_point or not group.allows_zero_point:
-        return None
     if setting.scale is not None or setting.bits > 8:
         return None
     group_stats = group.merged_stats(stats)

@@ -56,7 +56,7 @@ def plan_model(
         planned = plan_imported_model(prepared, prepared.read, progress)
     else:
         calibration = calibrate_model(
-            prepared, progress, previous, with_unscaled=prepared.recipe.measures_stages
+            prepared, progress, previous, with_unscaled="stages" in prepared.recipe.trials
         )
         planned = assign_scales(prepared, calibration)
     try:

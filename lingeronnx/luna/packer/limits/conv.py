@@ -414,7 +414,10 @@ def input_smaller_than_kernel(node: ir.Node, target: Target) -> str | None:
     row_pads = window.pads[0] + window.pads[2]
     column_pads = window.pads[1] + window.pads[3]
     height, width = window.height, window.width
-    if get_packer_profile(target).conv.hoists_padding and not _reads_graph_input(node):
+    # An integer graph input has no producer, or a Quant.
+    producer = ir.producer(node.inputs[0])
+    reads_graph_input = producer is None or producer.op_type == QUANT.name
+    if get_packer_profile(target).conv.hoists_padding and not reads_graph_input:
         if window.channels < window.kernel[0]:
             height, row_pads = height + row_pads, 0
         if window.height < window.kernel[1]:
@@ -426,12 +429,6 @@ def input_smaller_than_kernel(node: ir.Node, target: Target) -> str | None:
         return None
     map_size = format_sides((window.height, window.width))
     return f"{map_size} under {format_sides(window.kernel)}, pads {list(window.pads)}"
-
-
-def _reads_graph_input(node: ir.Node) -> bool:
-    """Whether input 0 of `node` has no producer, or a Quant as producer: an integer graph input."""
-    producer = ir.producer(node.inputs[0])
-    return producer is None or producer.op_type == QUANT.name
 
 
 def input_output_bytes(node: ir.Node, target: Target) -> str | None:

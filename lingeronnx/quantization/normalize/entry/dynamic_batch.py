@@ -52,13 +52,13 @@ def make_batch_dynamic(model: ir.Model) -> PassResult:
     has_user_axes = BATCH_AXES_KEY in model.metadata_props
     store_inferred_batch_axes(model)
     specs = get_input_specs(model)
-    sizes = set(_batch_sizes(specs).values())
-    size = sizes.pop() if len(sizes) == 1 else None
+    sizes = list(set(_batch_sizes(specs).values()))
+    size = sizes[0] if len(sizes) == 1 else None
     if size is None and _requires_single_sample(model, specs):
         _declare_single_sample(model)
         specs, size = get_input_specs(model), 1
     if size is None:
-        return PassResult(0, _explain_mixed_batch_sizes(model, specs))
+        return PassResult(0, _explain_mixed_batch_sizes(model, specs) if len(sizes) > 1 else ())
     can_run = _is_small_enough(specs)
     if can_run:
         for allow_inner_batch in (False, True):
@@ -162,13 +162,11 @@ def _batch_sizes(specs: Sequence[InputSpec]) -> dict[str, int | None]:
 
 
 def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> list[SkipReason]:
-    """Return a reason for each batched input if their batch sizes differ; empty if all agree.
+    """Return a reason for each batched input, whose batch sizes differ.
 
     A dynamic size differs from a fixed one.
     """
     sizes = _batch_sizes(specs)
-    if len(set(sizes.values())) < 2:
-        return []
     reasons = []
     for value in model.graph.inputs:
         if value.name not in sizes:
@@ -185,7 +183,7 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
     Tried only if it has recurrent layers with constant states, or Reshapes to fixed sizes, and if
     its samples are small and their sizes known; otherwise False.
     """
-    if not _has_fixed_states(model) and not _has_fixed_reshape(model):
+    if not any(_fixes_sample_count(node) for node in model.graph):
         return False
     if any(spec.axis is not None and not spec.shape for spec in specs):
         return False
@@ -221,28 +219,18 @@ def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
     return True
 
 
-def _has_fixed_states(model: ir.Model) -> bool:
-    """Whether an LSTM, GRU or RNN has an initial state (input 5 or 6) that is not a graph input."""
-    for node in model.graph:
-        if node.op_type not in float_ops.RECURRENT_OPS or node.domain:
-            continue
-        if any(value is not None and not value.is_graph_input() for value in node.inputs[5:7]):
-            return True
-    return False
+def _fixes_sample_count(node: ir.Node) -> bool:
+    """Whether `node` may be made for a number of samples.
 
-
-def _has_fixed_reshape(model: ir.Model) -> bool:
-    """Whether the constant target of some Reshape has positive sizes only.
-
-    Such a target neither copies nor infers a size.
+    That is an LSTM, GRU or RNN with an initial state (input 5 or 6) that is not a graph input, and
+    a Reshape whose constant target has positive sizes only: it neither copies nor infers a size.
     """
-    for node in model.graph:
-        if node.op_type != "Reshape" or node.domain:
-            continue
-        target = ir.const_value(node.inputs[1])
-        if target is not None and (target > 0).all():
-            return True
-    return False
+    if ir.is_standard_op(node, *float_ops.RECURRENT_OPS):
+        return any(value is not None and not value.is_graph_input() for value in node.inputs[5:7])
+    if not ir.is_standard_op(node, "Reshape"):
+        return False
+    target = ir.const_value(node.inputs[1])
+    return target is not None and bool((target > 0).all())
 
 
 def _declare_single_sample(model: ir.Model) -> None:
