@@ -47,9 +47,11 @@ REASONS = {
         "the table would only repeat their rules"
     ),
     "lingeronnx/quantization/methods/output_gradients.py:_BACKWARD": "a gradient for each operator",
-    "lingeronnx/quantization/normalize/folding/constant_targets.py:_TARGET_INPUTS": (
+    "lingeronnx/quantization/normalize/folding/constant_targets.py:TARGET_INPUTS": (
         "which input of each has the target shape"
     ),
+    "lingeronnx/quantization/normalize/layers/layer_norm.py:ROOT_OPS": "whose nodes `_is_square_root` examines",
+    "lingeronnx/quantization/report/output_parts.py:_JOINING_OPS": "in which `_trace_producer` finds boundaries",
     "lingeronnx/quantization/normalize/folding/constant_targets.py:_TARGET_REWRITES": "a way to write each operator",
     "lingeronnx/quantization/normalize/folding/control_flow.py:_UNSUPPORTED_REASONS": "a sentence for each operator",
     "lingeronnx/quantization/normalize/activations/unary_functions.py:_KNOWN_FUNCTIONS": (
