@@ -1,7 +1,7 @@
 """Measure CPU time and memory of `lingeronnx quantize` against onnxruntime's `quantize_static`.
 
     python -m benchmarks.quantizing_time MODELS LOADERS [--only CASE ...] [--lite0] [--rounds 5]
-        [--samples 256] [--checkout DIR] [--write benchmarks/results/quantizing-time.md]
+        [--samples 256] [--before DIR] [--write benchmarks/results/quantizing-time.md]
 
 MODELS is a folder with the models of `model_cases`, LOADERS the file with their data; ``--lite0``
 adds a network of the size of EfficientNet-Lite0 (4.6 M parameters, 224x224) with random weights, on
@@ -9,7 +9,8 @@ random images. Both engines read the same samples from files, in processes of th
 included, in turns: `quantize` for venus at each effort, and `quantize_static` with QDQ and MinMax.
 The table has medians of the rounds: CPU seconds (user and system) and peak resident memory of
 `quantize_static`, and the ratios of `quantize` to both, paired by round. Compiled kernels are
-cached before the first round. ``--checkout`` measures another version of lingeronnx.
+cached before the first round. ``--before DIR`` also measures the version of lingeronnx in that
+folder, in the same turns.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Row:
-    """Usage of `quantize_static` for a model, and of `quantize` by effort, in each round."""
+    """Usage of `quantize_static` for a model, and of `quantize` by column title, in each round."""
 
     title: str
     samples: int
@@ -159,28 +160,44 @@ def build_lite0() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+def list_columns(before: Path | None) -> dict[str, tuple[str, Path]]:
+    """Return {title: (effort, folder of the version)} of the commands that are compared."""
+    versions = {"": ROOT} if before is None else {" before": before, " after": ROOT}
+    return {
+        f"{effort}{suffix}": (effort, folder)
+        for effort in EFFORTS
+        for suffix, folder in versions.items()
+    }
+
+
 def measure_model(
-    title: str, model: str, calib: str, samples: int, rounds: int, checkout: Path
+    title: str,
+    model: str,
+    calib: str,
+    samples: int,
+    rounds: int,
+    columns: dict[str, tuple[str, Path]],
 ) -> Row:
-    """Measure a model: `rounds` times `quantize_static` and `quantize` at each effort, in turns."""
+    """Measure a model: `rounds` times `quantize_static` and `quantize` of each column, in turns."""
     static: list[Usage] = []
-    own: dict[str, list[Usage]] = {effort: [] for effort in EFFORTS}
+    own: dict[str, list[Usage]] = {column: [] for column in columns}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as results:
         quantize_cost.write(model, calib, samples, folder)
         script = [sys.executable, "-m", quantize_cost.__name__, model, calib]
         output = str(Path(results) / "out.onnx")
         commands = {
-            effort: [
+            column: [
                 *(sys.executable, "-m", "lingeronnx", "quantize", model, "--calib", folder),
                 *("--platform", "venus", "--effort", effort, "-o", output),
             ]
-            for effort in EFFORTS
+            for column, (effort, _) in columns.items()
         }
-        _measure(commands[EFFORTS[-1]], checkout)  # fills the cache of compiled kernels
+        for column, (_, version) in columns.items():
+            _measure(commands[column], version)  # fills the cache of compiled kernels
         for _ in range(rounds):
             static.append(_measure([*script, "--static", folder, output], ROOT))
-            for effort, command in commands.items():
-                own[effort].append(_measure(command, checkout))
+            for column, (_, version) in columns.items():
+                own[column].append(_measure(commands[column], version))
     return Row(title, samples, static, dict(own))
 
 
@@ -212,8 +229,8 @@ def iterate_cases(
 def format_table(rows: Sequence[Row]) -> list[str]:
     """Return the table in Markdown."""
     head = ["model", "samples", "`quantize_static`, CPU s", "MB"]
-    for effort in EFFORTS:
-        head += [f"{effort}, CPU s", "CPU ratio", "memory ratio"]
+    for column in rows[0].quantize:
+        head += [f"{column}, CPU s", "CPU ratio", "memory ratio"]
     cells = [head, ["---"] * len(head), *(row.cells() for row in rows)]
     return [f"| {' | '.join(line)} |" for line in cells]
 
@@ -225,15 +242,14 @@ def main() -> None:
     parser.add_argument("--lite0", action="store_true")
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--checkout", type=Path, default=ROOT)
+    parser.add_argument("--before", type=Path)
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
+    columns = list_columns(arguments.before and arguments.before.resolve())
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for title, model, calib, samples in iterate_cases(arguments, Path(folder)):
-            row = measure_model(
-                title, model, calib, samples, arguments.rounds, arguments.checkout.resolve()
-            )
+            row = measure_model(title, model, calib, samples, arguments.rounds, columns)
             rows.append(row)
             print(" ".join(row.cells()), file=sys.stderr, flush=True)
     machine = describe_machine()
