@@ -45,7 +45,7 @@ _BODY_DOMAIN = _BODY_KEY = "lingeronnx.body"
 
 def add_initializer(model: Model, name: str, array: np.ndarray) -> Value:
     """Add the constant `array` to `model` under the unused name `name` and return its value."""
-    tensor = oir.tensor(np.asarray(array, order="C"), name=name)
+    tensor = oir.Tensor(np.asarray(array, order="C"), name=name)
     value = Value(
         name=name,
         shape=Shape(array.shape),
@@ -58,7 +58,7 @@ def add_initializer(model: Model, name: str, array: np.ndarray) -> Value:
 
 def set_initializer_value(value: Value, array: np.ndarray) -> None:
     """Replace the data of the initializer `value` by `array`, of the same shape and type."""
-    value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
+    value.const_value = oir.Tensor(np.asarray(array, order="C"), name=value.name)
 
 
 def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) -> None:
@@ -67,7 +67,7 @@ def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) 
     Its shape and element type become those of `array`.
     """
     model.graph.inputs.remove(value)
-    value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
+    value.const_value = oir.Tensor(np.asarray(array, order="C"), name=value.name)
     value.shape, value.type = Shape(array.shape), TensorType(value.const_value.dtype)
     model.graph.register_initializer(value)
 

@@ -260,7 +260,7 @@ def _bin_exponent(low: float, high: float) -> int:
     max_abs = max(high, -low)
     if max_abs == 0:
         return _MIN_BIN_EXPONENT
-    exponent = int(np.frexp(max_abs)[1]) - int(np.log2(HALF_BINS))
+    exponent = math.frexp(max_abs)[1] - (HALF_BINS.bit_length() - 1)
     return max(exponent, _MIN_BIN_EXPONENT)
 
 

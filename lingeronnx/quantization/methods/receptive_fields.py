@@ -75,7 +75,8 @@ def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarra
     groups_per_product = max(1, _MIN_PRODUCT_COLUMNS // fields)
     for start in range(0, len(rows), chunk_rows):
         chunk = rows[start : start + chunk_rows].reshape(-1, group * fields).astype(dtype)
-        sums += chunk.sum(axis=0)
+        ones: np.ndarray = np.ones(len(chunk), dtype)
+        sums += ones @ chunk  # faster than chunk.sum(axis=0), and as exact
         for first in range(0, group, groups_per_product):
             end = first + groups_per_product
             columns: np.ndarray = chunk[:, first * fields : end * fields]
