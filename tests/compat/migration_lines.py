@@ -63,6 +63,11 @@ assert "FoldedConv2d" in str(net)
         MigrationLine(
             "`disable_quant(module)`",
             "yes: `lo.torch.disable_quant`; `--skip NODE`",
+            """
+disable_quant(net.fc)
+init(net, mode=QuantMode.QValue)
+assert "QuantizedConv2d" in str(net) and "QuantizedLinear" not in str(net.fc)
+""",
         ),
         MigrationLine(
             "`quant_module(module, data_bits=16, ...)`",
@@ -75,11 +80,38 @@ assert "data_bits=16" in str(net.fc)
         ),
         MigrationLine(
             "`normalize_layers(...)`, `normalize_module(...)`",
-            "yes: `lo.torch.normalize_layers`, `lo.torch.normalize_module`; `lingeronnx finetune --clamp-weight 8 --clamp-output 8`, `--clamp NODE=weight:4`",
+            "yes: `lo.torch.normalize_layers`, `lo.torch.normalize_module`; `lingeronnx finetune --clamp-weight 8 --clamp-output 8`, `--clamp NODE=weight:4`. `init` refuses `normalize_dynamic_percent`, which is for finding layers",
+            """
+normalize_module(net.conv2, normalize_weight_value=4, normalize_bias_value=4, normalize_output_value=4)
+normalize_layers(
+    net, normalize_modules=(nn.Conv2d, nn.Linear), normalize_weight_value=8, normalize_bias_value=8,
+    normalize_output_value=8,
+)
+init(net, mode=QuantMode.QValue)
+net.train()(x).sum().backward()
+""",
         ),
         MigrationLine(
             "`disable_normalize(module)`",
             "yes: `lo.torch.disable_normalize`; `finetune --no-clamp NODE`",
+            """
+disable_normalize(net.fc)
+normalize_layers(net, normalize_modules=(nn.Conv2d, nn.Linear))
+net(x).sum().backward()
+""",
+        ),
+        MigrationLine(
+            "`torch.onnx.export(..., dynamic_axes=...)` after `init`",
+            "yes, in all three forms, on `generic` and without `init`; graphs for a chip contain one sample of fixed size, and refuse it in one line",
+            """
+init(net, mode=QuantMode.QValue, out_bits=8, platform="generic").eval()(x)
+for axes in ({"data": [0]}, {"data": {0: "N"}}, {"data": {0: "N"}, "scores": [0]}):
+    lo.torch.export(
+        net, (x,), "net.onnx", input_names=["data"], output_names=["scores"], dynamic_axes=axes, opset_version=12,
+        is_update_dequant=True, is_scoped_info=True, debug_dump=False,
+    )
+    assert lo.Session("net.onnx").get_inputs()[0].shape[0] is None
+""",
         ),
         MigrationLine(
             "`init(net, mode=..., data_bits=8, ...)` and training",
@@ -121,6 +153,12 @@ net(x)
         MigrationLine(
             "`LSTMP`, `UBLSTMP`, `FastUBLSTMP`, `NormalizeFastLSTMP`",
             "yes: the same in `lo.torch` ([recurrent networks](../explanation/recurrent.md))",
+            """
+steps = torch.zeros(2, 5, 6)
+outputs, (hidden, cell) = LSTMP(6, 4, 8, batch_first=True, go_forward=True)(steps)
+assert outputs.shape == (2, 5, 4) and hidden.shape[-1] == 4 and cell.shape[-1] == 8
+assert LSTMP(6, 4, 8, batch_first=True, go_forward=False)(steps)[0].shape == (2, 5, 4)
+""",
         ),
         MigrationLine(
             "`parser_dequant` and the like",
@@ -246,6 +284,30 @@ assert "mod_name" in Path("compared/compare_per_layer_out.txt").read_text()
         MigrationLine(
             "`.run()`, `.compare_per_layer()`",
             "yes: the same files and columns; `lingeronnx compare FLOAT QUANT --data D -o DIR`, with local errors and saturation in the csv",
+            """
+qa = QuantAnalysis("float.onnx", quantized, "quantized", out_dir="compared")
+qa.set_bad_case(samples)
+qa.run(device=None)
+qa.compare_per_layer()
+head = Path("compared/compare_per_layer_out.csv").read_text().splitlines()[0]
+assert (
+    "mod_name,base_op_type,analy_op_type,shape,quant_dtype,qscale,Cosine,MSE,L1,KL,SQNR,Atol,Rtol,base_model_min,"
+    "analy_model_min,base_model_max,analy_model_max,base_model_mean,analy_model_mean,base_model_var,analy_model_var"
+) in head
+assert Path("compared/profiler.html").exists() and Path("compared/abnormal_layer_advisor.txt").exists()
+""",
+        ),
+        MigrationLine(
+            "`.clean()`",
+            "yes: removes intermediate results and keeps the reports",
+            """
+qa = QuantAnalysis("float.onnx", quantized, "quantized", out_dir="compared")
+qa.set_bad_case(samples)
+qa.sensitivity(device=None, metric="L1", reserve=True)
+qa.clean()
+assert {"sensitive_ops.txt", "sensitive_ops.pt"} <= {path.name for path in Path("compared").iterdir()}
+assert not Path("compared/sensitivity.jsonl").exists()
+""",
         ),
         MigrationLine(
             '`.sensitivity(metric="L1")`',

@@ -39,7 +39,7 @@ from ...quantization.scales import ScalePolicy
 from ...runtime.data import InputSpec
 from ...runtime.runners import get_input_specs
 from ...runtime.session import is_integer_graph
-from ...targets import DEFAULT, GENERIC, PLATFORMS
+from ...targets import DEFAULT, GENERIC, PLATFORMS, Target, get_target
 from ..profile.outliers import iter_constants
 from .check import check_float_model
 from .packer_file import is_packable
@@ -253,6 +253,7 @@ class Assessment:
 def assess(
     model: ir.ModelLike,
     *,
+    platform: str | Target | None = None,
     calib: object = None,
     input_shape: Mapping[str, Sequence[int]] | None = None,
     fix: Mapping[str, str | float | Sequence[float]] | None = None,
@@ -267,6 +268,8 @@ def assess(
     ----------
     model
         A path or a model in memory.
+    platform
+        The only chip to judge, besides `generic`; by default each built-in one.
     calib
         Data for the shapes of inputs that the file leaves open; their values are not used.
     input_shape, fix
@@ -282,11 +285,12 @@ def assess(
     Raises
     ------
     ConfigError
-        If the model is an integer graph.
+        If the model is an integer graph, or the platform is unknown.
     ModelError
         If the model cannot be read.
     """
     start = time.monotonic()
+    targets = PLATFORMS if platform is None else (get_target(platform),)
     graph = _load_float_model(model)
     input_shape, fix = input_shape or {}, fix or {}
     summary = _summarize(graph)
@@ -298,7 +302,7 @@ def assess(
     macs = count_mac_shares(partition, {}, False)
     platforms = [_assess_generic(partition)]
     not_judged: list[str] = []
-    for target in PLATFORMS:
+    for target in targets:
         if not target.has_packer:
             continue
         if len(platforms) > 1 and time.monotonic() - start > budget_s:

@@ -25,10 +25,12 @@ __all__ = ["try_model"]
     "try",
     epilog=format_examples(
         "lingeronnx try model.onnx",
+        "lingeronnx try model.onnx --platform arcs",
         "lingeronnx try model.onnx --input-shape x=1,3,224,224",
     ),
 )
 @click.argument("model", type=PATH_TYPE)
+@click.option("--platform", metavar="P", help="Judge this chip only.  [default: all built-in ones]")
 @click.option("--calib", metavar="DATA", help=f"Data for dynamic input shapes only: {DATA_HELP}.")
 @click.option(
     "--budget",

@@ -90,6 +90,23 @@ def test_a_setting_is_suggested_with_the_reason_for_its_number(factors, suggesti
     assert any(" --calib calib.npz " + suggestion.partition(" (")[0] in line for line in lines)
 
 
+def test_one_chip_is_judged(tmp_path):
+    """`generic` is judged beside it; an unknown platform is refused before anything else."""
+    ir.save(plain(), tmp_path / "m.onnx")
+    code, output = run(tmp_path / "m.onnx", "--platform", "arcs")
+    assert code == 0
+    assert "venus" not in output
+    assert "next: lingeronnx quantize" in output
+    assert "--platform arcs" in output
+    assert [entry.platform for entry in lo.assess(plain(), platform="arcs").platforms] == [
+        "generic",
+        "arcs",
+    ]
+    code, output = run(tmp_path / "m.onnx", "--platform", "mars")
+    assert code == 1
+    assert "mars" in output
+
+
 def test_the_counts_are_those_of_check(tmp_path):
     """The verdict of a chip is that of `check`; MACs and parameters are those of the layers."""
     model = plain()
