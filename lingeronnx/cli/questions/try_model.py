@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...common.errors import ConfigError
+from ...targets import DEFAULT
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,
@@ -25,7 +26,7 @@ __all__ = ["try_model"]
     "try",
     epilog=format_examples(
         "lingeronnx try model.onnx",
-        "lingeronnx try model.onnx --platform arcs",
+        f"lingeronnx try model.onnx --platform {DEFAULT}",
         "lingeronnx try model.onnx --input-shape x=1,3,224,224",
     ),
 )
