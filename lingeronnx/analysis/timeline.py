@@ -30,7 +30,7 @@ from ..targets import CallLatency, LatencyOptions, Target, get_target
 from ..targets.latency import Latency, LayerLatency, concatenate_latencies
 from ..targets.verdict import require_latency
 
-__all__ = ["Slice", "Timeline", "trace"]
+__all__ = ["LANES", "Slice", "Timeline", "list_layer_slices", "trace"]
 
 LANES = ("NPU", "DMA", "host")
 _TIME_STEP = 1 / 1024  # microseconds
@@ -219,6 +219,11 @@ def _iter_part_slices(
     for layer in latency.layers:
         yield from _iter_layer_slices(layer, latency, start)
     yield _host_marker(f"{prefix}{len(part.outputs)} outputs from integers", start + latency.total)
+
+
+def list_layer_slices(latency: Latency) -> list[Slice]:
+    """Return the slices of all layers of a part that starts at cycle 0, in execution order."""
+    return [work for layer in latency.layers for work in _iter_layer_slices(layer, latency, 0.0)]
 
 
 def _iter_layer_slices(layer: LayerLatency, latency: Latency, part_start: float) -> Iterator[Slice]:

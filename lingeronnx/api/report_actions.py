@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..analysis.compare.comparison import Comparison
+from ..analysis.compare.finding import LayerFinding
 from ..analysis.compare.option_trials import apply_option
+from ..analysis.compare.scale_causes import MISMATCH_REMEDY
+from ..analysis.compare.sources import IntegerSource
 from ..common.errors import LingerOnnxError
 from ..common.escaping import quote_shell
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..runtime.provenance import load_quantize_settings
 from ..targets import DEFAULT, GraphCost, get_target
+from .report_losses import rank_findings
 
 __all__ = ["DEFAULT_BUDGET_MINUTES", "Action", "find_actions"]
 
@@ -45,7 +49,7 @@ class Action:
     Attributes
     ----------
     options
-        Options as one text for a shell.
+        Options as one text for a shell; empty for quantizing again as before.
     reason
         Why they may help.
     gain_db
@@ -80,6 +84,7 @@ def find_actions(
     comparison: Comparison,
     calib: object,
     quantize: Callable[..., QuantizedModel],
+    evaluate: Callable[[QuantizedModel], float],
     *,
     budget: float = DEFAULT_BUDGET_MINUTES,
     **settings: Any,
@@ -99,6 +104,9 @@ def find_actions(
         Calibration data; None: nothing is tried.
     quantize
         The function `api.quantize`.
+    evaluate
+        Measures a quantized model as `comparison` did, and returns the lowest SQNR of an output in
+        dB.
     budget
         Minutes for all trials. A trial that would probably take longer than what is left is not
         started; the first one shows how long they take.
@@ -106,8 +114,8 @@ def find_actions(
         Settings of `quantize` that the file does not record: state, calls.
     """
     graph = ir.as_model(quantized)
-    recorded = load_quantize_settings(graph)
-    candidates = list(_list_candidates(comparison, recorded))
+    recorded = _load_settings(graph, comparison)
+    candidates = _remove_repeated(_list_candidates(comparison, recorded))
     reason = ""
     if calib is None:
         reason = "not tried: no calibration data"
@@ -122,7 +130,16 @@ def find_actions(
             changed = apply_option(changed, option)
         return quantize(model, calib, **changed, **settings)
 
-    trial = _ActionTrial(requantize, quantized if isinstance(quantized, QuantizedModel) else None)
+    def measure_again(result: QuantizedModel) -> float:
+        return evaluate(result) - min(comparison.outputs.values(), default=math.nan)
+
+    baseline = quantized if isinstance(quantized, QuantizedModel) else None
+    trial = _ActionTrial(requantize, measure_again, baseline)
+    return _try_actions(candidates, trial, budget)
+
+
+def _try_actions(candidates: Iterable[Action], trial: _ActionTrial, budget: float) -> list[Action]:
+    """Try actions within `budget` minutes; return those that gain, then those not tried."""
     tried: list[tuple[float, Action]] = []
     untried: list[Action] = []
     end, longest_s = time.monotonic() + 60 * budget, 0.0
@@ -140,32 +157,62 @@ def find_actions(
     return [*gains, *untried][:_MAX_ACTIONS]
 
 
+def _load_settings(graph: ir.Model, comparison: Comparison) -> dict[str, Any] | None:
+    """Return the settings of `quantize` that made a graph, with its platform and mode.
+
+    None if the graph does not record them.
+    """
+    recorded = load_quantize_settings(graph)
+    source = comparison.join.other
+    if recorded is None or not isinstance(source, IntegerSource):
+        return recorded
+    return {"platform": source.plan.platform, "mode": source.plan.mode, **recorded}
+
+
+def _remove_repeated(actions: Iterable[Action]) -> list[Action]:
+    """Return the first action with each text of options, in order."""
+    first: dict[str, Action] = {}
+    for action in actions:
+        first.setdefault(action.options, action)
+    return list(first.values())
+
+
 def _list_candidates(
     comparison: Comparison, recorded: Mapping[str, object] | None
 ) -> Iterator[Action]:
-    """Yield what may help, the most specific first: options of findings, 16 bits, more effort."""
-    known: set[str] = set()
-    for finding in comparison.findings:
-        for option in finding.options:
-            if option not in known:
-                known.add(option)
-                yield Action(option, f"{finding.kind}: {finding.place}", tensor=finding.layer)
-    if len(comparison.findings) > 1 and comparison.options and comparison.options not in known:
-        yield Action(comparison.options, "the options of all findings that help together")
-    for row in comparison.worst[:_WIDENED_LAYERS]:
-        if row.stored_form is None or row.stored_form.q.bits > 8:
-            continue
-        option = f"--override {quote_shell(f'{row.name}=bits:16')}"
-        if option not in known:
-            reason = f"the layer with most error: {row.display_name}"
-            yield Action(option, reason, tensor=row.name)
+    """Yield what may help, the most specific first: options of findings, 16 bits, more effort.
+
+    16 bits are proposed only for a platform that has them.
+    """
     settings = recorded or {}
     target = get_target(str(settings.get("platform", DEFAULT)))
+    yield from _list_finding_actions(comparison)
+    for row in comparison.worst[:_WIDENED_LAYERS] if 16 in target.bits else ():
+        if row.stored_form is not None and row.stored_form.q.bits <= 8:
+            option = f"--override {quote_shell(f'{row.name}=bits:16')}"
+            reason = f"a layer with much error: {row.kinds[0]} {row.name}"
+            yield Action(option, reason, tensor=row.name)
     if settings.get("weight_scales", "tensor") == "tensor" and "channel" in target.weight_scales:
         yield Action("--weight-scales channel", "a scale for each output channel")
-    effort = settings.get("effort", "normal")
-    for other, relative_time in _SLOWER_EFFORTS[str(effort)]:
+    for other, relative_time in _SLOWER_EFFORTS[str(settings.get("effort", "normal"))]:
         yield Action(f"--effort {other}", "more methods are tried", relative_time=relative_time)
+
+
+def _list_finding_actions(comparison: Comparison) -> Iterator[Action]:
+    """Yield the options of findings, and quantizing again if the file differs from the model."""
+    damaged = next((f for f in comparison.findings if f.remedy == MISMATCH_REMEDY), None)
+    if damaged is not None:
+        yield Action("", f"quantize again: {_describe_finding(damaged)}", tensor=damaged.layer)
+    for finding, _ in rank_findings(comparison):
+        for option in finding.options:
+            yield Action(option, _describe_finding(finding), tensor=finding.layer)
+    if len(comparison.findings) > 1 and comparison.options:
+        yield Action(comparison.options, "the options of all findings that help together")
+
+
+def _describe_finding(finding: LayerFinding) -> str:
+    """Return the kind of a finding, and operator and tensor of its layer, as text."""
+    return f"{finding.kind}: {finding.operator} {finding.layer}"
 
 
 class _ActionTrial:
@@ -174,10 +221,15 @@ class _ActionTrial:
     def __init__(
         self,
         requantize: Callable[[Sequence[str]], QuantizedModel],
+        measure_again: Callable[[QuantizedModel], float],
         baseline: QuantizedModel | None,
     ) -> None:
-        """Store the function that quantizes with options, and the result without, if known."""
-        self._requantize, self._baseline = requantize, baseline
+        """Store the functions that quantize with options and measure the gain without any.
+
+        `baseline` is the result without options, if it is known.
+        """
+        self._requantize, self._measure_again = requantize, measure_again
+        self._baseline = baseline
 
     def run(self, action: Action) -> tuple[float, Action] | None:
         """Return the gain in dB, and the action with it and its costs.
@@ -188,13 +240,20 @@ class _ActionTrial:
         try:
             if self._baseline is None:
                 self._baseline = self._requantize(())
+            if not action.options:
+                return self._describe(action, self._measure_again(self._baseline), ())
             result = self._requantize((action.options,))
         except LingerOnnxError:
             return None
         gain_db = _worst_sqnr_db(result) - _worst_sqnr_db(self._baseline)
+        return self._describe(action, gain_db, _compare_costs(self._baseline, result))
+
+    def _describe(
+        self, action: Action, gain_db: float, costs: tuple[str, ...]
+    ) -> tuple[float, Action] | None:
+        """Return the gain, and the action with it and its costs; None if it is not finite."""
         if not math.isfinite(gain_db):
             return None
-        costs = _compare_costs(self._baseline, result)
         return gain_db, replace(action, gain_db=gain_db, costs=costs)
 
 

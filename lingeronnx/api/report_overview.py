@@ -1,4 +1,4 @@
-"""First screen of the report: four figures, and the actions that may raise the accuracy."""
+"""First screen of the report: four figures, where accuracy is lost and why, and what to try."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from ..analysis.compare.comparison import Comparison
 from ..analysis.profile.outliers import iter_constants
 from ..common.escaping import escape_html
 from ..common.pages import PageSection, components
-from ..common.text import format_bytes, format_decibels
+from ..common.text import format_bytes, format_decibels, group_by_key
 from ..ir import ir
 from ..quantization.report import Report
 from .report_actions import Action
+from .report_losses import Loss
 
 __all__ = ["Hint", "Tile", "make_overview", "render_overview"]
 
 _LOW_SQNR_DB = 20.0  # below it the tile is marked
+_QUANTIZE_COMMAND = "lingeronnx quantize MODEL --calib DATA"
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,11 @@ class Tile:
 
 @dataclass(frozen=True)
 class Hint:
-    """A problem, the command that found it, options to add, and the tensor that it is about."""
+    """A problem, the command that found it, and options to add."""
 
     source: str
     text: str
     options: str = ""
-    tensor: str = ""
 
 
 def make_overview(
@@ -101,7 +102,8 @@ def _make_time_tile(check: Check) -> Tile:
     """Return the latency of a call, or why it is not known."""
     time, latency = check.time, check.time.latency
     if latency is None:
-        return Tile("time per call", "not known", time.unknown_reason)
+        reason = time.unknown_reason or f"{check.platform} has no timing of a chip"
+        return Tile("time per call", "not known", reason)
     value = f"{latency.total:,.0f} cycles"
     if time.clock_mhz is not None:
         value = f"{latency.total / time.clock_mhz / 1000:.3g} ms"
@@ -112,65 +114,98 @@ def _make_time_tile(check: Check) -> Tile:
 
 def _make_memory_tile(check: Check, graph: ir.Model) -> Tile:
     """Return the bytes of weights and of RAM, with the chip's limits if it has a plan."""
-    cost = check.cost
-    if cost is None:
+    memory = check.memory
+    if memory is None:
         weights = sum(array.nbytes for _, array in iter_constants(graph))
         return Tile("weights", format_bytes(weights), "no memory plan of a chip")
     remark = (
-        f"weights and psram {format_bytes(cost.psram)} of {format_bytes(cost.psram_limit)}; "
-        f"shared memory {format_bytes(cost.shared)} of {format_bytes(cost.shared_limit)}"
+        f"weights and psram {format_bytes(memory.psram)} of {format_bytes(memory.psram_limit)}; "
+        f"shared memory {format_bytes(memory.shared)} of {format_bytes(memory.shared_limit)}"
     )
-    fits = cost.shared <= cost.shared_limit and cost.psram <= cost.psram_limit
-    value = f"{format_bytes(cost.weights)} + {format_bytes(cost.shared)}"
+    fits = memory.shared <= memory.shared_limit and memory.psram <= memory.psram_limit
+    value = f"{format_bytes(memory.weights)} + {format_bytes(memory.shared)}"
     return Tile("flash + RAM", value, remark, "good" if fits else "bad")
 
 
 def render_overview(
-    tiles: Sequence[Tile], actions: Sequence[Action], hints: Sequence[Hint], again: str
+    tiles: Sequence[Tile],
+    losses: Sequence[Loss],
+    actions: Sequence[Action],
+    hints: Sequence[Hint],
+    again: str,
 ) -> PageSection:
-    """Render tiles, actions and hints as the first section of the report.
+    """Render tiles, losses, actions and hints as the first section of the report.
 
     `again` is the command line to which options are appended; empty for the options alone.
     """
     blocks = [components.render_tiles((t.label, t.value, t.remark, t.state) for t in tiles)]
+    blocks.append(components.heading("Where accuracy is lost"))
+    if losses:
+        blocks.append(components.ordered_list(map(_render_loss, losses)))
+    else:
+        text = "No layer is suspicious: the error is spread over all of them."
+        blocks.append(components.paragraph(text))
+    blocks += [components.heading("What to try"), *_render_actions(actions, again)]
     if hints:
         items = [_render_hint(hint, again) for hint in hints]
-        blocks += [components.heading("Problems and warnings"), components.ordered_list(items)]
-    blocks.append(components.heading("More accuracy"))
-    if actions:
-        items = [_render_action(action, again) for action in actions]
-        blocks.append(components.ordered_list(items))
-    else:
-        text = "Nothing that was tried gains accuracy."
-        blocks.append(components.paragraph(text if hints else f"{text} No layer is suspicious."))
+        blocks += [components.heading("Other problems and notes"), components.ordered_list(items)]
     data = {
         "tiles": [vars(tile) for tile in tiles],
+        "losses": [vars(loss) for loss in losses],
         "actions": [action.to_dict() for action in actions],
         "hints": [vars(hint) for hint in hints],
     }
     return PageSection("overview", "At a glance", "\n".join(blocks), data)
 
 
+def _render_loss(loss: Loss) -> str:
+    """Render a layer that loses accuracy: cause, place, measure, remedy and part of the error."""
+    cause = escape_html(loss.cause or "large error")
+    figures = f"{loss.share_percent:.3g} % of the error"
+    if not math.isnan(loss.own_db):
+        figures += f", own SQNR {format_decibels(loss.own_db)}"
+    remedy = f"; remedy: {loss.remedy}" if loss.remedy else ""
+    return (
+        f'<b class="bad">{cause}</b> {components.breakable_path(loss.place)}'
+        f"{components.select_button(loss.tensor)}"
+        f"<br>{escape_html(loss.measured)}{escape_html(remedy)}"
+        f'<br><span class="dim">{escape_html(figures)}</span>'
+    )
+
+
+def _render_actions(actions: Sequence[Action], again: str) -> list[str]:
+    """Render actions as lists: those with a measured gain, then the others, grouped by the reason.
+
+    Without actions a sentence says that nothing helped.
+    """
+    if not actions:
+        return [components.paragraph("Nothing that was tried gains accuracy.")]
+    blocks = []
+    for group in group_by_key(actions, lambda action: action.untried_reason):
+        if group[0].untried_reason:
+            blocks.append(components.paragraph(group[0].untried_reason, "dim"))
+        blocks.append(components.ordered_list(_render_action(a, again) for a in group))
+    return blocks
+
+
 def _render_hint(hint: Hint, again: str) -> str:
-    """Render a problem: who found it, the text, its tensor, and options to copy."""
+    """Render a problem: who found it, the text, and options to copy."""
     command = f"{again} {hint.options}".strip() if hint.options else ""
     return (
         f"<b>{escape_html(hint.source)}</b>: {escape_html(hint.text)}"
-        f"{components.select_button(hint.tensor)}"
         f"{components.copyable_command(command) if command else ''}"
     )
 
 
 def _render_action(action: Action, again: str) -> str:
-    """Render an action: its gain and costs, the options to copy, and the reason."""
-    if action.gain_db is None:
-        gain = action.untried_reason
-    else:
-        gain = ", ".join([f"{action.gain_db:+.1f} dB", *action.costs])
-    command = f"{again} {action.options}".strip()
+    """Render an action: its gain and costs if it was tried, the reason, and the options to copy."""
+    gain = ""
+    if action.gain_db is not None:
+        texts = ", ".join([f"{action.gain_db:+.1f} dB", *action.costs])
+        gain = f'<span class="action">{escape_html(texts)}</span> '
+    command = f"{again} {action.options}".strip() or _QUANTIZE_COMMAND
     return (
-        f'<span class="action">{escape_html(gain)}</span> '
-        f'<span class="dim">{escape_html(action.reason)}</span>'
+        f"{gain}{components.breakable_path(action.reason)}"
         f"{components.select_button(action.tensor)}"
-        f"{components.copyable_command(command, action.options)}"
+        f"{components.copyable_command(command, action.options or 'the command')}"
     )

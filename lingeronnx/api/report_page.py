@@ -8,14 +8,17 @@ check, sensitivity and quantize.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..analysis.check.check import check
 from ..analysis.check.page import render_check_section
 from ..analysis.check.report import Check
+from ..analysis.check.schedule import render_schedule_section
 from ..analysis.compare.compare import compare
 from ..analysis.compare.comparison import Comparison
 from ..analysis.compare.network import sum_layer_costs
@@ -26,6 +29,7 @@ from ..common.escaping import escape_html
 from ..common.files import created_folder, write_text
 from ..common.json_values import to_json_value
 from ..common.pages import PageSection, components, render_page
+from ..common.text import format_violations, group_by_key, mask_quotes_and_numbers
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..quantization.report import Report, format_findings, format_float_nodes, format_rewrites
@@ -34,14 +38,14 @@ from ..runtime.session import is_integer_graph
 from ..runtime.streaming import CallCount
 from ..search.page import render_search_section
 from .quantization import quantize
-from .report_actions import DEFAULT_BUDGET_MINUTES, Action, find_actions
+from .report_actions import DEFAULT_BUDGET_MINUTES, find_actions
+from .report_losses import find_losses
 from .report_overview import Hint, make_overview, render_overview
 
 __all__ = ["report"]
 
 #: The names of the files.
 PAGE_FILE, DATA_FILE = "report.html", "report.json"
-_MAX_FINDINGS = 5  # on the first screen
 
 
 def report(
@@ -120,10 +124,18 @@ def report(
         timing=timing,
     )
     names = (_get_file_name(model), _get_file_name(quantized))
-    comparison = compare(
-        model, graph, data, state=state, calls=calls, batch=batch, limit=limit, progress=progress
-    )
-    comparison = replace(comparison, names=names)
+    settings: dict[str, Any] = {
+        "state": state,
+        "calls": calls,
+        "batch": batch,
+        "limit": limit,
+        "progress": progress,
+    }
+
+    def compare_again(other: ir.ModelLike) -> Comparison:
+        return compare(model, other, data, **settings)
+
+    comparison = replace(compare_again(graph), names=names)
     quantize_report = None if result is None else result.report
     actions = find_actions(
         model,
@@ -131,21 +143,24 @@ def report(
         comparison,
         calib,
         quantize,
+        lambda other: min(compare_again(other).outputs.values(), default=math.nan),
         budget=budget or DEFAULT_BUDGET_MINUTES,
         **{key: value for key, value in (("state", state), ("calls", calls)) if value},
     )
-    hints = [
-        *_list_findings(comparison, actions),
-        *_list_hints(check_report, quantize_report, {action.options for action in actions}),
-    ]
+    shown_options = {action.options for action in actions}
+    hints = _list_hints(check_report, comparison, quantize_report, shown_options)
     overview = make_overview(check_report, comparison, quantize_report, graph)
-    costs = sum_layer_costs(check_report.cost, check_report.time.latency)
+    part_costs = [verdict.cost for verdict in check_report.verdicts]
+    costs = sum_layer_costs(part_costs, check_report.time.latency)
     sections = [
-        render_overview(overview, actions, hints, again),
+        render_overview(overview, find_losses(comparison), actions, hints, again),
         render_network_section(comparison, costs),
-        render_comparison_section(comparison),
+        render_comparison_section(comparison, has_summary=False),
         render_check_section(check_report),
     ]
+    schedule = render_schedule_section(check_report)
+    if schedule is not None:
+        sections.append(schedule)
     if sensitivity is not None:
         sections.append(load_sensitivity_section(sensitivity)[0])
     if quantize_report is not None:
@@ -153,7 +168,8 @@ def report(
         if quantize_report.search is not None:
             sections.append(render_search_section(quantize_report.search))
     title = f"{names[0]} on {check_report.platform}"
-    return _write_page(folder, render_page(title, check_report.verdict, sections), sections)
+    about = f"compared with the float model on {comparison.join.samples} samples"
+    return _write_page(folder, render_page(title, about, sections), sections)
 
 
 def _get_file_name(model: ir.ModelLike) -> str:
@@ -176,18 +192,10 @@ def _write_page(
     return [Path(folder) / PAGE_FILE, Path(folder) / DATA_FILE]
 
 
-def _list_findings(comparison: Comparison, actions: Collection[Action]) -> list[Hint]:
-    """Return the first findings of compare, except those whose options are actions."""
-    shown = {action.options for action in actions}
-    return [
-        Hint("compare", f"{f.kind}: {f.place}: {f.measured}; {f.remedy}", tensor=f.layer)
-        for f in comparison.findings[:_MAX_FINDINGS]
-        if not f.options or not shown.issuperset(f.options)
-    ]
-
-
-def _list_hints(check: Check, report: Report | None, shown_options: Collection[str]) -> list[Hint]:
-    """Return problems and warnings, and options that quantize suggests.
+def _list_hints(
+    check: Check, comparison: Comparison, report: Report | None, shown_options: Collection[str]
+) -> list[Hint]:
+    """Return problems and warnings, and options that quantize suggests; each rule stands once.
 
     Options in `shown_options` are left out.
     """
@@ -196,9 +204,13 @@ def _list_hints(check: Check, report: Report | None, shown_options: Collection[s
         steps = [(step, " ".join(step.options)) for step in report.next]
         hints += [Hint("quantize", s.effect, o) for s, o in steps if o not in shown_options]
         hints += [Hint("quantize", warning) for warning in report.warnings]
+    hints += [Hint("compare", warning) for warning in comparison.warnings]
     violations = check.remaining if check.kind == "float" else check.violations
-    lines = [*format_findings(check.findings), *map(str, violations)]
-    hints += [Hint("check", line) for line in lines]
+    for group in group_by_key(violations, lambda v: mask_quotes_and_numbers(v.rule)):
+        occurrences = [(v.node, v.value) for v in group]
+        text = format_violations(group[0].rule, group[0].remedy, occurrences)
+        hints.append(Hint("check", text))
+    hints += [Hint("check", line) for line in format_findings(check.findings)]
     return [*hints, *(Hint("check", f"fewer parts: {merge}") for merge in check.merges)]
 
 

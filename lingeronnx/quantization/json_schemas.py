@@ -1,4 +1,4 @@
-"""JSON Schemas (draft 2020-12) of configuration, plan, report and timing files.
+"""JSON Schemas (draft 2020-12) of configuration, plan, report, page and timing files.
 
 The schemas of quant.yaml and of timing files are derived from the classes that check these files.
 Those of the plan and the report are written here; the tests validate real files against them.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .page_schema import make_page_schema
 from .settings import SETTINGS
 
 __all__ = ["SCHEMA_DESCRIPTIONS", "make_json_schema"]
@@ -18,6 +19,7 @@ SCHEMA_DESCRIPTIONS = {
     "quant": "the configuration of `lingeronnx quantize --config`, a YAML or JSON file",
     "plan": "the scales that `lingeronnx quantize --save-plan` writes and `--plan` reads",
     "report": "the output of `lingeronnx quantize --json`",
+    "page": "the data of a report page, the file report.json of `lingeronnx report`",
     "timing": "the kernel costs that `lingeronnx profile-board -o` writes and `--timing` reads",
 }
 
@@ -35,6 +37,7 @@ def make_json_schema(name: str) -> _Schema:
         "quant": _config_schema,
         "plan": _plan_schema,
         "report": _report_schema,
+        "page": make_page_schema,
         "timing": _timing_schema,
     }[name]()
     return {"$schema": _DIALECT, "title": name, "description": SCHEMA_DESCRIPTIONS[name], **body}

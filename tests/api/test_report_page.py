@@ -6,6 +6,7 @@ import json
 import re
 
 import numpy as np
+import onnx_ir
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +17,8 @@ from lingeronnx.common.escaping import escape_html as shown
 from lingeronnx.common.pages.document import to_json_value
 from lingeronnx.ir import onnx_file
 from lingeronnx.runtime.provenance import load_quantize_settings
-from tests.nets import Net, concat, quantized, samples
+from tests.flow.test_json_schemas import check as check_schema
+from tests.nets import Net, concat, plain, quantized, samples
 from tests.pages.test_document import data, self_contained
 
 
@@ -48,7 +50,8 @@ def test_it_says_what_the_results_say(files, tmp_path):
         json.loads((tmp_path / "report.json").read_text()),
     )
     assert self_contained(text)
-    assert list(body) == ["overview", "network", "compare", "check", "quantize"]
+    assert check_schema(body, "page") == []
+    assert list(body) == ["overview", "network", "compare", "check", "schedule", "quantize"]
     assert (
         data(text, "quantize")
         == body["quantize"]
@@ -90,6 +93,54 @@ def test_actions_are_tried_and_the_gain_is_what_quantizing_with_them_gives(files
     )
     gain = worst(again) - worst(bad)
     assert gain == pytest.approx(best["gain_db"])
+
+
+def test_a_file_that_differs_from_the_model_is_quantized_again(files, tmp_path):
+    """The transposed layer is the first loss; the first action has no options and a gain."""
+    home, _ = files
+    data = dict(np.load(home / "d.npz"))
+    result = lo.quantize(home / "m.onnx", data, effort="fast")
+    node = [n for n in result.graph.graph if n.op_type == "Conv2dInt"][1]
+    weights = node.inputs[1].const_value.numpy()
+    node.inputs[1].const_value = onnx_ir.tensor(np.ascontiguousarray(weights.swapaxes(2, 3)))
+    result.save(home / "damaged.onnx")
+    pages = tmp_path / "page"
+    lo.report(home / "m.onnx", home / "damaged.onnx", data, pages, calib=data, budget=5)
+    overview = json.loads((pages / "report.json").read_text())["overview"]
+    loss, action = overview["losses"][0], overview["actions"][0]
+    assert (loss["cause"], action["options"]) == ("weights transposed", "")
+    assert loss["share_percent"] > 50
+    assert loss["tensor"] == action["tensor"]
+    assert action["gain_db"] > 3
+    assert (
+        "<code>lingeronnx quantize MODEL --calib DATA</code>" in (pages / "report.html").read_text()
+    )
+
+
+@pytest.mark.parametrize(("platform", "expected"), [("venus", False), ("generic", True)])
+def test_bits_are_proposed_where_the_platform_has_them(tmp_path, platform, expected):
+    """No option stands twice."""
+    model = plain()
+    result = quantized(model, platform=platform, effort="fast")
+    lo.report(model, result, samples(model, 8), tmp_path)
+    actions = json.loads((tmp_path / "report.json").read_text())["overview"]["actions"]
+    assert any("bits:16" in action["options"] for action in actions) == expected
+    assert len({action["options"] for action in actions}) == len(actions)
+
+
+def test_trials_quantize_for_the_platform_and_mode_of_the_graph(tmp_path, monkeypatch):
+    model = plain()
+    settings = {"platform": "generic", "mode": "max-value", "effort": "fast"}
+    result = quantized(model, **settings)
+    calls = []
+    monkeypatch.setattr(
+        "lingeronnx.api.report_page.quantize",
+        lambda *args, **used: calls.append(used) or result,
+    )
+    data = samples(model, 8)
+    lo.report(model, result, data, tmp_path, calib=data)
+    assert calls
+    assert all({**settings, **used} == used for used in calls)
 
 
 def worst(result):
@@ -158,7 +209,7 @@ def test_the_command(files, tmp_path):
         "report.json",
     ]
     body = json.loads((tmp_path / "r/report.json").read_text())
-    assert list(body) == ["overview", "network", "compare", "check", "sensitivity"]
+    assert list(body) == ["overview", "network", "compare", "check", "schedule", "sensitivity"]
     assert body["sensitivity"] == json.loads((tmp_path / "s/sensitive_ops.json").read_text())
 
 
@@ -247,6 +298,7 @@ def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch)
     for folder in ("r", "alone"):
         text = (tmp_path / folder / "report.html").read_text()
         body = json.loads((tmp_path / folder / "report.json").read_text())
+        assert check_schema(body, "page") == []
         assert body["check"]["runs"] == made["runs"]
         assert body["check"]["merges"] == made["merges"]
         assert {entry["node"] for entry in body["check"]["on_host"]} == {

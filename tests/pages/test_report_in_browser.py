@@ -119,7 +119,7 @@ def test_the_network_can_be_searched_colored_and_entered(tmp_path):
       for (const [index] of [...colors.options].entries()) { colors.selectedIndex = index; colors.onchange(); await wait(200);
         legends.push(document.querySelector("#network-host .legend").textContent); }
       return {marks, chosen: document.getElementById("chosen").textContent, legends, nodes: svg.querySelectorAll(".node").length,
-        memory: document.querySelectorAll("#memory-plan .buffer").length, wide: document.documentElement.scrollWidth};
+        memory: document.querySelectorAll("#memory-plan-0 .buffer").length, wide: document.documentElement.scrollWidth};
     """
     for width in (400, 1280):
         seen = run_in_browser(page, script, tmp_path, width=width)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 from ...common.escaping import escape_html
 from ...common.pages import PageSection, components, render_page
 from ...common.text import group_by_key, mask_quotes_and_numbers
@@ -11,6 +9,7 @@ from ...operators.lowerings import Violation
 from ...quantization.report.report import format_level
 from ...targets import VerdictFinding
 from .report import Check
+from .schedule import render_schedule_section
 
 __all__ = ["render_check_page", "render_check_section"]
 
@@ -56,14 +55,16 @@ def render_check_section(check: Check) -> PageSection:
         "Limits, memory, cost, time",
         "\n".join(blocks),
         check.to_dict(),
-        script=(files(__package__) / "page.js").read_text(encoding="utf-8"),
-        charts=("bars", "memory"),
     )
 
 
 def render_check_page(check: Check, name: str) -> str:
     """Render the result of a check as an HTML page; `name` is the name of the model."""
-    return render_page(f"{name} on {check.platform}", check.verdict, [render_check_section(check)])
+    sections = [render_check_section(check)]
+    schedule = render_schedule_section(check)
+    if schedule is not None:
+        sections.append(schedule)
+    return render_page(f"{name} on {check.platform}", check.verdict, sections)
 
 
 def _packing_facts(check: Check) -> list[tuple[str, object]]:
@@ -89,19 +90,22 @@ def _packing_facts(check: Check) -> list[tuple[str, object]]:
 
 
 def _render_cost(check: Check) -> list[str]:
-    """Render memory as bars, the layers as a table, and their cycles as a plot.
+    """Render memory as bars, and the layers as a table.
 
-    Empty if the cost is unknown; without a latency the column of cycles and the plot are missing.
+    Empty if the cost is unknown; without a latency the column of cycles is missing, and of a graph
+    in parts the table.
     """
-    cost, latency = check.cost, check.time.latency
-    if cost is None:
+    memory = check.memory
+    if memory is None:
         return []
     blocks = [
         components.heading("Memory and cost"),
-        components.usage_bar("shared memory", cost.shared, cost.shared_limit),
-        components.usage_bar("psram", cost.psram, cost.psram_limit),
-        components.paragraph(cost.format_totals()),
+        components.usage_bar("shared memory", memory.shared, memory.shared_limit),
+        components.usage_bar("psram", memory.psram, memory.psram_limit),
     ]
+    cost, latency = check.cost, check.time.latency
+    if cost is None:
+        return blocks
     rows = []
     for layer in cost.layers:
         sizes = (layer.weights, layer.activations, layer.work_area, layer.dma)
@@ -121,12 +125,6 @@ def _render_cost(check: Check) -> list[str]:
             row.append(f"{layer_latency.total_cycles:,.0f}")
     table = components.render_table("cost of each layer, in bytes", columns, rows, (0, 1, 3))
     blocks.append(components.collapsible(f"Cost of {len(rows)} layers as a table", table))
-    if cost.buffers:
-        blocks.append(components.heading("Shared memory over the layers"))
-        blocks.append(components.chart_host("memory-plan", "memory-plan"))
-    if latency is not None:
-        blocks.append(components.heading("Cycles of the most expensive layers"))
-        blocks.append(components.chart_host("layer-cycles", "cycles"))
     return blocks
 
 

@@ -29,7 +29,7 @@ from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, Verdict
 from ...targets.verdict import combine_bases
 from ...targets.version_compatibility import VersionTable
 
-__all__ = ["Check", "WorkedAround"]
+__all__ = ["Check", "MemoryUse", "WorkedAround"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,17 @@ class WorkedAround:
     fault: str
     text: str
     nodes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes of weights, and of both memories of a chip, with their limits."""
+
+    weights: int
+    shared: int
+    psram: int
+    shared_limit: int
+    psram_limit: int
 
 
 @keep_old_members("0.3", formed="lowering_rewrites", on_host="host_nodes", share="chip_mac_share")
@@ -192,6 +203,18 @@ class Check(Sequence[Violation]):
         None if it is not packed as one part, or has no plan.
         """
         return None if self.choice is None else self.choice.verdict.cost
+
+    @property
+    def memory(self) -> MemoryUse | None:
+        """The memory that the graph needs on the chip, also in parts; None if it has no plan."""
+        costs = [verdict.cost for verdict in self.verdicts if verdict.cost is not None]
+        if not costs:
+            return None
+        weights = sum(cost.weights for cost in costs)
+        limits = (costs[0].shared_limit, costs[0].psram_limit)
+        if self.cost is not None:
+            return MemoryUse(weights, self.cost.shared, self.cost.psram, *limits)
+        return MemoryUse(weights, self.program.shared, self.program.psram_bytes, *limits)
 
     @property
     def sound(self) -> bool:

@@ -21,7 +21,7 @@ from ...runtime.provenance import is_made_from
 from ..stats.channels import CONSTANT_TOLERANCE, channel_axis, move_channel_axis
 from .join import ComparedTensor, TensorJoin
 from .sources import FloatSource, Item, PlannedSource
-from .weight_order import find_swapped_channels
+from .weight_order import find_swapped_channels, find_transposed_axes
 
 __all__ = ["LayerExaminer"]
 
@@ -197,7 +197,7 @@ class LayerExaminer:
         return None
 
     def find_swapped_weights(self, row: ComparedTensor) -> Explanation | None:
-        """Return a cause if output channels of the layer have each other's weights, else None.
+        """Return a cause if output channels have each other's weights or axes are transposed.
 
         The integer weights are compared with the float model's, so the samples need not show it.
         """
@@ -209,9 +209,13 @@ class LayerExaminer:
             return None
         layer_input = float_node.inputs[0]
         form = None if layer_input is None else self._stored_forms.get(str(layer_input.name))
-        pairs = find_swapped_channels(
-            integer_node, float_node, (1.0,) if form is None else form.factor
-        )
+        factor = (1.0,) if form is None else form.factor
+        layout = find_transposed_axes(integer_node, float_node, factor)
+        if layout:
+            return Explanation(
+                "weights transposed", f"the weights have {layout}", "the float order"
+            )
+        pairs = find_swapped_channels(integer_node, float_node, factor)
         return _make_swap_explanation(pairs, "weights") if pairs else None
 
     def _find_attribute_mismatch(self, row: ComparedTensor) -> Explanation | None:

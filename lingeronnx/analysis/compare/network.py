@@ -20,9 +20,16 @@ from ...targets import GraphCost
 from ...targets.latency import Latency
 from .advice import find_parent_rows
 from .comparison import Comparison
+from .join import ComparedTensor
 from .sources import IntegerSource
 
-__all__ = ["LayerCosts", "describe_weights", "make_network", "sum_layer_costs"]
+__all__ = [
+    "LayerCosts",
+    "compute_error_shares",
+    "describe_weights",
+    "make_network",
+    "sum_layer_costs",
+]
 
 _MAX_CELLS = 24  # rows and columns of the picture of weights
 _MAX_OUTLIERS = 3
@@ -47,19 +54,34 @@ class LayerCosts:
         self.values[key] = self.values.get(key, 0.0) + value
 
 
-def sum_layer_costs(cost: GraphCost | None, latency: Latency | None) -> dict[str, LayerCosts]:
+def sum_layer_costs(
+    costs: Iterable[GraphCost | None], latency: Latency | None
+) -> dict[str, LayerCosts]:
     """Return {node of the user's graph: its costs}; a node may become several layers on the chip.
 
-    Empty if neither is known.
+    costs : those of the parts that the chip runs. Empty if nothing is known.
     """
     totals: dict[str, LayerCosts] = {}
-    for layer in () if cost is None else cost.layers:
-        entry = totals.setdefault(layer.node, LayerCosts())
-        entry.add("bytes", layer.activations)
-        entry.add("macs", layer.macs)
+    for cost in costs:
+        for layer in () if cost is None else cost.layers:
+            entry = totals.setdefault(layer.node, LayerCosts())
+            entry.add("bytes", layer.activations)
+            entry.add("macs", layer.macs)
     for timed in () if latency is None else latency.layers:
         totals.setdefault(timed.node or timed.name, LayerCosts()).add("cycles", timed.total_cycles)
     return totals
+
+
+def compute_error_shares(rows: Iterable[ComparedTensor]) -> dict[str, float]:
+    """Return {tensor: share of the error in percent}.
+
+    This is the own noise-to-signal ratio of its layer by the sum over all layers; 0 where it is not
+    finite.
+    """
+    noise = {row.name: 10 ** (-row.effective.sqnr / 10) for row in rows}
+    noise = {name: value if math.isfinite(value) else 0.0 for name, value in noise.items()}
+    total = sum(noise.values()) or 1.0
+    return {name: 100 * value / total for name, value in noise.items()}
 
 
 def make_network(
@@ -203,14 +225,9 @@ def _make_node(
 def _add_values(
     nodes: Sequence[dict[str, Any]], comparison: Comparison, costs: Mapping[str, LayerCosts]
 ) -> None:
-    """Add measures of the tensor, costs and the text of the tooltip to each node, in place.
-
-    A layer's share of the error is its own noise-to-signal ratio by the sum over all layers.
-    """
+    """Add measures of the tensor, costs and the text of the tooltip to each node, in place."""
     rows = {row.name: row for row in comparison.rows}
-    noise = {name: 10 ** (-row.effective.sqnr / 10) for name, row in rows.items()}
-    noise = {name: value if math.isfinite(value) else 0.0 for name, value in noise.items()}
-    total_noise = sum(noise.values()) or 1.0
+    shares = compute_error_shares(comparison.rows)
     seen: set[str] = set()
     for node in nodes:
         values = node["values"]
@@ -222,7 +239,7 @@ def _add_values(
             continue
         seen.add(row.name)
         form = row.stored_form
-        values["share"] = _round_significant(100 * noise[row.name] / total_noise)
+        values["share"] = _round_significant(shares[row.name])
         values["own"] = _round_significant(row.effective.sqnr)
         values["arrived"] = _round_significant(row.arrived.sqnr)
         bits = "float" if form is None else f"{form.q.bits} bits"

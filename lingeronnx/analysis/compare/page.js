@@ -1,14 +1,14 @@
 (() => { // a scope of its own
 const D = JSON.parse(document.getElementById("data-compare").textContent), R = D.rows;
 const $ = id => document.getElementById(id);
-const {element: el, svgElement: svg, toNumber: num, formatNumber: show, formatPercent: pct, showTip: tip} = charts;
+const {element: el, toNumber: num, formatNumber: show, formatPercent: pct} = charts;
 const layerLink = i => { const a = el("button", {type: "button", className: "layer", textContent: R[i].name}); a.onclick = () => choose(i, true); return a; };
 const index = new Map(R.map((r, i) => [r.name, i]));
-let chosen = D.worst.length ? D.worst[0] : 0, metric = "SQNR", order = {key: "i", down: false}, all = false;
+const overview = charts.readData("overview"), losses = overview ? overview.losses : [];
+let chosen = (losses.length ? index.get(losses[0].tensor) : D.worst[0]) ?? 0, metric = "SQNR", order = {key: "i", down: false}, all = false;
 
-// ---- first screen
-for (const [cls, name] of [["nameA", D.names[0]], ["nameB", D.names[1]]])
-  document.querySelectorAll("." + cls).forEach(e => e.textContent = name);
+// ---- summary, on a page without an overview
+if ($("story")) {
 (() => { const s = $("story");
   if (D.accuracy) { s.append(el("div", {className: "dim"}, "accuracy (top-1)"),
     el("div", {className: "big"}, D.accuracy[0].toFixed(2) + " % → " + D.accuracy[1].toFixed(2) + " %")); }
@@ -26,49 +26,22 @@ D.worst.forEach(i => { const r = R[i], q = num(r.own), w = Number.isFinite(q) ? 
     list.append(el("li", {}, el("b", {}, x.kind), " ", at === undefined ? x.layer : layerLink(at), el("div", {className: "dim"}, x.measured))); });
   f.append(list); if (D.findings.length > 5) f.append(el("div", {className: "dim"}, "and " + (D.findings.length - 5) + " more: see the layers"));
   if (D.options) f.append(el("div", {className: "dim"}, "options to paste"), copyable(D.options)); })();
+}
 
 // ---- curves and ranges over depth
 const METRICS = ["SQNR", "Cosine", "MSE", "L1", "KL", "Atol", "Rtol"];
 METRICS.forEach(m => $("metric").append(el("option", {value: m, textContent: m === "SQNR" ? "SQNR, dB" : m})));
 $("metric").onchange = e => { metric = e.target.value; curve(); };
-const H = 190, L = 56, B = 16, IN = 12; // IN: room for half a pair of bars
-let W = 1000, SPAN = 0; // of the window, so that writing keeps its size
-function measure() { W = Math.max($("curve").clientWidth, 280); SPAN = W - L - 8 - 2 * IN; }
-measure();
-const xOf = i => L + IN + SPAN * (R.length < 2 ? .5 : i / (R.length - 1));
-function frame(host, height, ticks, yOf) { const s = svg("svg", {viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": host.id + " over depth; the table below has the figures"});
-  ticks.forEach(([v, text]) => { s.append(svg("line", {x1: L, x2: W - 8, y1: yOf(v), y2: yOf(v), class: "grid"}),
-    svg("text", {x: L - 6, y: yOf(v) + 4, "text-anchor": "end"}, text)); });
-  s.append(svg("text", {x: L, y: height - 3}, "input"), svg("text", {x: W - 8, y: height - 3, "text-anchor": "end"}, "output"));
-  const at = e => { const b = s.getBoundingClientRect(), x = (e.clientX - b.left) / b.width * W;
-    return Math.max(0, Math.min(R.length - 1, Math.round((x - L - IN) / SPAN * (R.length - 1)))); };
-  s.onclick = e => choose(at(e)); s.onmouseleave = e => tip(e, "");
-  s.onmousemove = e => { const r = R[at(e)]; tip(e, r.name + "\n" + r.kinds.join(" → ") + "\nSQNR " + show(r.m.SQNR, 3) + " dB, own " +
-    show(r.own, 3) + " dB" + (r.why ? "\n" + r.why : "")); };
-  host.replaceChildren(s); return s; }
-function curve() { measure(); const log = ["MSE", "L1", "KL", "Atol", "Rtol"].includes(metric), most = metric === "SQNR" ? 60 : Infinity;
-  const cap = v => { v = num(v); if (Number.isNaN(v)) return null; if (log) return v > 0 ? Math.max(Math.log10(v), -12) : -12;
-    return Math.max(Math.min(v, most), -20); };
-  const one = R.map(r => cap(r.m[metric])), two = R.map(r => cap(r.o[metric])), all = [...one, ...two].filter(v => v !== null);
-  let lo = Math.min(...all), hi = Math.max(...all); if (!(hi > lo)) { lo -= 1; hi += 1; }
-  if (metric === "SQNR") { lo = 20 * Math.floor(Math.min(lo, 0) / 20); hi = 20 * Math.ceil(hi / 20); } // five round ticks
-  const y = v => 8 + (H - 8 - B - 8) * (hi - v) / (hi - lo);
-  const ticks = [...Array(5).keys()].map(k => { const v = lo + (hi - lo) * k / 4; return [v, log ? show(10 ** v, 2) : show(v, 3)]; });
-  const s = frame($("curve"), H, ticks, y);
-  for (const [cls, line] of [["la", one], ["lb", two]]) { let d = "", pen = "M";
-    line.forEach((v, i) => { if (v === null) { pen = "M"; return; } d += pen + xOf(i).toFixed(1) + " " + y(v).toFixed(1); pen = "L"; });
-    s.append(svg("path", {d, class: cls})); }
-  R.forEach((r, i) => { if (r.why && two[i] !== null) s.append(svg("circle", {cx: xOf(i), cy: y(two[i]), r: 3, class: "dot"})); });
-  s.append(svg("line", {x1: xOf(chosen), x2: xOf(chosen), y1: 4, y2: H - B, class: "pin"})); }
-function ranges() { const h = 150, f = v => Math.sign(v) * Math.log10(1 + Math.abs(v) * 100), all = R.flatMap(r => [r.x[0], r.x[1], r.y[0], r.y[1]].map(num)).filter(Number.isFinite);
-  const top = Math.max(...all.map(v => Math.abs(f(v))), 1), y = v => 6 + (h - B - 12) * (top - f(v)) / (2 * top);
-  const mag = 10 ** Math.floor(Math.log10(Math.max(...all.map(Math.abs), .01)));
-  const ticks = [0]; for (const v of [mag, -mag, mag / 10, -mag / 10]) if (ticks.every(u => Math.abs(y(u) - y(v)) > 13)) ticks.push(v);
-  const s = frame($("ranges"), h, ticks.map(v => [v, v ? show(v) : "0"]), y);
-  const w = Math.max(.6, Math.min(9, (W - L) / R.length * .38));
-  R.forEach((r, i) => { for (const [k, cls, dx] of [["x", "fa", -w], ["y", "fb", 0]]) { const a = num(r[k][0]), b = num(r[k][1]);
-    if (Number.isFinite(a)) s.append(svg("rect", {x: xOf(i) + dx, y: y(b), width: w, height: Math.max(y(a) - y(b), .8), class: cls})); } });
-  s.append(svg("line", {x1: xOf(chosen), x2: xOf(chosen), y1: 4, y2: h - B, class: "pin"})); }
+const tipOf = r => `${r.name}\n${r.kinds.join(" → ")}\nSQNR ${show(r.m.SQNR, 3)} dB, own ${show(r.own, 3)} dB${r.why ? "\n" + r.why : ""}`;
+const overDepth = title => ({title, layers: R.map(r => r.name), tips: R.map(tipOf), selected: chosen, onSelect: i => choose(i)});
+function curve() {
+  const isLevel = metric === "SQNR", log = ["MSE", "L1", "KL", "Atol", "Rtol"].includes(metric);
+  charts.drawDepth($("curve"), {...overDepth(`${metric} over the layers`), unit: isLevel ? "dB" : "", log, least: isLevel ? -20 : undefined, most: isLevel ? 60 : undefined,
+    lines: [{name: "as it arrives", values: R.map(r => r.m[metric])}, {name: "the layer's own error", values: R.map(r => r.o[metric])}], marks: R.filter(r => r.why).map(r => r.i)});
+}
+function ranges() {
+  charts.drawRanges($("ranges"), {...overDepth("ranges over the layers"), models: [{name: D.names[0], values: R.map(r => r.x.slice(0, 2))}, {name: D.names[1], values: R.map(r => r.y.slice(0, 2))}]});
+}
 
 // ---- one layer
 const readers = R.map(() => []); R.forEach((r, i) => r.parents.forEach(p => readers[p].push(i)));
@@ -115,12 +88,12 @@ function choose(i, go) { chosen = i; curve(); ranges(); detail(); charts.selectT
 charts.onSelect(name => { const i = index.get(name); if (i !== undefined && i !== chosen) choose(i); });
 
 // ---- the table
-const COLS = [["i", "#", r => r.i], ["name", "tensor", r => r.name, "t name"], ["kind", "operator", r => r.kinds[0] || r.kinds[1], "t"], ["dtype", "stored as", r => r.dtype, "t"],
+const COLS = [["i", "#", r => r.i], ["name", "tensor", r => r.name, "t name"], ["kind", "operator", r => r.kinds[0] || r.kinds[1], "t"], ["why", "finding", r => r.why, "t bad"], ["dtype", "stored as", r => r.dtype, "t"],
   ["SQNR", "SQNR", r => num(r.m.SQNR)], ["own", "own SQNR", r => num(r.own)], ["Cosine", "Cosine", r => num(r.m.Cosine)], ["MSE", "MSE", r => num(r.m.MSE)],
   ["L1", "L1", r => num(r.m.L1)], ["KL", "KL", r => num(r.m.KL)], ["Atol", "Atol", r => num(r.m.Atol)], ["Rtol", "Rtol", r => num(r.m.Rtol)],
   ["sat", "saturated", r => r.sat, "", pct], ["clip", "clipped", r => r.clip, "", pct], ["used", "used", r => r.used, "", pct],
   ...(R.some(r => r.wbits !== null) ? [["wbits", "weight bits", r => r.wbits, "", v => v === null ? "" : String(v)]] : []),
-  ...(R.some(r => r.cycles !== null) ? [["cycles", "cycles", r => r.cycles, "", v => v === null ? "" : Math.round(v).toLocaleString("en")]] : []), ["why", "finding", r => r.why, "t bad"]];
+  ...(R.some(r => r.cycles !== null) ? [["cycles", "cycles", r => r.cycles, "", v => v === null ? "" : Math.round(v).toLocaleString("en")]] : [])];
 COLS.forEach(([key, title, , cls]) => { const th = el("th", {className: (cls || "").split(" ")[0]}); th.dataset.key = key; th.scope = "col"; const b = el("button", {type: "button"}, title); th.append(b);
   b.onclick = () => { order = {key, down: order.key === key ? !order.down : false}; table(); }; $("head").append(th); });
 $("kind").append(el("option", {value: "", textContent: "all operators"}));

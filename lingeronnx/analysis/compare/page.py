@@ -26,11 +26,12 @@ __all__ = ["render_comparison_page", "render_comparison_section", "render_networ
 _BINS = 64  # bins of a tensor's histogram
 
 
-def render_comparison_section(comparison: Comparison) -> PageSection:
+def render_comparison_section(comparison: Comparison, has_summary: bool = True) -> PageSection:
     """Render a comparison as a page section, with all its rows as JSON data for the page's script.
 
-    A row has the indices of its parents: the nearest compared tensors upstream. Infinite numbers
-    and NaN become words, because JSON lacks them.
+    With `has_summary` the outputs, the worst layers and the findings come first. A row has the
+    indices of its parents: the nearest compared tensors upstream. Infinite numbers and NaN become
+    words, because JSON lacks them.
     """
     index = {row.name: i for i, row in enumerate(comparison.rows)}
     parents = find_parent_rows(comparison.join)
@@ -60,11 +61,11 @@ def render_comparison_section(comparison: Comparison) -> PageSection:
     return PageSection(
         "compare",
         "Float against integer, tensor by tensor",
-        _read_asset("page.html"),
+        (_read_asset("summary.html") if has_summary else "") + _read_asset("page.html"),
         body,
         _read_asset("page.css"),
         _read_asset("page.js"),
-        ("histogram", "samples"),
+        ("depth", "histogram", "ranges", "samples"),
     )
 
 

@@ -20,6 +20,7 @@ from .join import ComparedTensor
 from .layer_examiner import LayerExaminer
 
 __all__ = [
+    "MISMATCH_REMEDY",
     "UNSPECIFIC_KINDS",
     "diagnose_broken_layer",
     "diagnose_scale",
@@ -27,6 +28,8 @@ __all__ = [
     "has_same_scale",
 ]
 
+#: Remedy of all findings about layers that compute something else than the float model's.
+MISMATCH_REMEDY = "the integer graph does not match the float model; quantize the float model again"
 _MAX_CLIPPED_FRACTION = 0.005  # fraction of values that a scale may clip
 _MIN_USED_FRACTION = 0.25  # fraction of the integer range below which two bits are unused
 _POOR_SQNR_DB = 25.0  # a coarse scale above this SQNR does no harm, unless the user chose it
@@ -265,7 +268,7 @@ def diagnose_broken_layer(
         kind=cause.kind,
         measured=cause.measured,
         limit=cause.limit,
-        remedy="the integer graph does not match the float model; quantize the float model again",
+        remedy=MISMATCH_REMEDY,
         order=1,
     )
     if cause.node is None:

@@ -1,4 +1,4 @@
-"""Detect output channels of an integer weight that are swapped, from the weights alone.
+"""Detect swapped channels and axes of an integer weight, from the weights alone.
 
 Scales, factors of equalization and folded normalization multiply the weights of an output channel
 by a number of either sign and keep their direction. So the rows of the float weight W and of the
@@ -8,8 +8,8 @@ integer weight V are compared by
                                                  from V
 
 Rows i and j are swapped if V_i matches W_j and not W_i, and V_j matches W_i or is too small to
-have a reliable direction. A row of a single weight has no direction. This module knows nodes, but
-runs nothing.
+have a reliable direction. A row of a single weight has no direction. Axes are transposed if most
+rows match those of the transposed W and not those of W. This module knows nodes, but runs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from ...ir import ir
 from ...operators.integer_ops import find_integer_op
 
-__all__ = ["find_swapped_channels"]
+__all__ = ["find_swapped_channels", "find_transposed_axes"]
 
 _MIN_MATCH, _MAX_MISMATCH = 0.95, 0.7  # least c of equal rows, largest c of different rows
 _MIN_MAX_ABS = 4  # largest weight of a row below which its direction may be due to rounding
@@ -46,17 +46,10 @@ def find_swapped_channels(
         (matrices may be transposed), are missing, have one element per channel, or if the integer
         weight's channels are not on axis 0.
     """
-    form = find_integer_op(integer_node)
-    integer_weight, float_weight = _weight_array(integer_node), _weight_array(float_node)
-    if form is None or form.channel_axis != 0 or integer_weight is None or float_weight is None:
+    weights = _read_weights(integer_node, float_node, factor)
+    if weights is None:
         return []
-    is_reliable = _max_abs_per_row(np.abs(integer_weight)) >= _MIN_MAX_ABS
-    factors = np.array(factor, np.float64)
-    if factors.size == integer_weight.shape[1]:
-        broadcast_shape = (1, -1, *[1] * (integer_weight.ndim - 2))
-        integer_weight = integer_weight * factors.reshape(broadcast_shape)
-    if integer_weight[0].size <= 1:
-        return []
+    integer_weight, float_weight, is_reliable = weights
     layouts = [float_weight]
     if float_weight.ndim == 2:  # a matrix may be transposed
         layouts.append(float_weight.T)
@@ -68,6 +61,66 @@ def find_swapped_channels(
     if not similarities:
         return []
     return _find_swapped_pairs(max(similarities, key=np.trace), is_reliable)
+
+
+def find_transposed_axes(
+    integer_node: ir.Node, float_node: ir.Node, factor: Sequence[float] = (1.0,)
+) -> str:
+    """Return how the kernels [O, I, ...] of an integer layer are transposed or flipped, as text.
+
+    Empty if they are not, and for matrices, which may be transposed. Parameters as for
+    `find_swapped_channels`.
+    """
+    weights = _read_weights(integer_node, float_node, factor)
+    if weights is None or weights[0].ndim < 3 or weights[0].shape != weights[1].shape:
+        return ""
+    integer_weight, float_weight, is_reliable = weights
+    if _match_of_rows(integer_weight, float_weight, is_reliable) >= _MAX_MISMATCH:
+        return ""
+    spatial = tuple(range(2, float_weight.ndim))
+    layouts = {
+        "height and width swapped": float_weight.swapaxes(-1, -2),
+        "their spatial axes reversed": np.flip(float_weight, spatial),
+        "input and output channels swapped": float_weight.swapaxes(0, 1),
+    }
+    for description, layout in layouts.items():
+        if layout.shape != integer_weight.shape or np.array_equal(layout, float_weight):
+            continue
+        if _match_of_rows(integer_weight, layout, is_reliable) > _MIN_MATCH:
+            return description
+    return ""
+
+
+def _match_of_rows(
+    integer_weight: np.ndarray, float_weight: np.ndarray, is_reliable: np.ndarray
+) -> float:
+    """Return the median |cosine| of equal rows, of those that are reliable; 1 without any."""
+    if not is_reliable.any():
+        return 1.0
+    similarity = _row_similarity(integer_weight, float_weight).diagonal()
+    return float(np.median(similarity[is_reliable]))
+
+
+def _read_weights(
+    integer_node: ir.Node, float_node: ir.Node, factor: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return both weights, and which rows of the integer weight have a reliable direction, [O].
+
+    Factors of input channels are removed from the integer weight. None if a weight is missing or
+    has one element per channel, or if the integer weight's channels are not on axis 0.
+    """
+    form = find_integer_op(integer_node)
+    integer_weight, float_weight = _weight_array(integer_node), _weight_array(float_node)
+    if form is None or form.channel_axis != 0 or integer_weight is None or float_weight is None:
+        return None
+    is_reliable = _max_abs_per_row(np.abs(integer_weight)) >= _MIN_MAX_ABS
+    factors = np.array(factor, np.float64)
+    if factors.size == integer_weight.shape[1]:
+        broadcast_shape = (1, -1, *[1] * (integer_weight.ndim - 2))
+        integer_weight = integer_weight * factors.reshape(broadcast_shape)
+    if integer_weight[0].size <= 1:
+        return None
+    return integer_weight, float_weight, is_reliable
 
 
 def _weight_array(node: ir.Node) -> np.ndarray | None:

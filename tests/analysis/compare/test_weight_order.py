@@ -12,7 +12,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.compare.compare import compare
-from lingeronnx.analysis.compare.weight_order import find_swapped_channels
+from lingeronnx.analysis.compare.weight_order import find_swapped_channels, find_transposed_axes
 from lingeronnx.ir import ir
 from tests.nets import Net, depthwise, plain
 
@@ -129,3 +129,29 @@ def test_a_swap_is_told_where_no_sample_shows_it():
     comparison = compare(graph, ir.from_proto(quantized), data).findings[0]
     assert (comparison.kind, comparison.layer) == ("channels swapped", "t0")
     assert "4 and 5" in comparison.measured
+
+
+@pytest.mark.parametrize(
+    ("transpose", "expected"),
+    [
+        (lambda weight: weight.swapaxes(2, 3), "height and width swapped"),
+        (lambda weight: weight[:, :, ::-1, ::-1], "their spatial axes reversed"),
+        (lambda weight: weight.swapaxes(0, 1), "input and output channels swapped"),
+        (lambda weight: weight, ""),
+    ],
+)
+def test_transposed_kernels_are_told(transpose, expected):
+    """Of a layer with as many inputs as outputs; a difference of sign per channel is no matter."""
+    ours, theirs = layers(plain())[1]
+    weight = np.array(ir.const_value(ours.inputs[1]))
+    assert weight.shape[0] == weight.shape[1]
+    ir.set_initializer_value(ours.inputs[1], np.ascontiguousarray(-transpose(weight)))
+    assert find_transposed_axes(ours, theirs) == expected
+
+
+def test_matrices_may_be_transposed():
+    net = Net(8, seed=2)
+    ours, theirs = layers(net.graph(net.linear("x", (8, 8), out="y")))[0]
+    weight = np.array(ir.const_value(ours.inputs[1]))
+    ir.set_initializer_value(ours.inputs[1], np.ascontiguousarray(weight.T))
+    assert find_transposed_axes(ours, theirs) == ""

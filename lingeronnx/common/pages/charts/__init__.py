@@ -6,6 +6,10 @@
     bars       horizontal bars of one or several parts
     heatmap    weights by output and input channel
     memory     the memory plan over the steps of a call
+    timeline   parts and layers of a call in lanes: NPU, DMA, host
+    depth      lines over the layers
+    ranges     ranges of both models over the layers
+    samples    range of a tensor in each sample
 
 dagre.min.js is the layout engine @dagrejs/dagre, see dagre.LICENSE.txt.
 """
@@ -15,7 +19,7 @@ from importlib.resources import files
 __all__ = ["read_charts"]
 
 #: Files that a chart needs in addition to its own.
-_REQUIRED = {"network": ("dagre.min", "layout")}
+_REQUIRED = {"network": ("dagre.min", "layout"), "ranges": ("depth",)}
 
 
 def read_charts(*names: str) -> str:

@@ -16,6 +16,34 @@ const charts = (() => {
     return made;
   }
 
+  // Names of a chart's parts, drawn within the SVG so that saved files have them. A class that begins with "l" is a line, any other one a square.
+  // Returns the height of the rows, and a function that draws them.
+  function layoutLegend(entries, width) {
+    const placed = [];
+    let x = 0, row = 0;
+    for (const [style, name] of entries) {
+      const text = shorten(name, Math.max(Math.floor((width - 20) / 6.3), 8)), size = 32 + 6.1 * text.length;
+      if (x && x + size > width) { x = 0; row += 1; }
+      placed.push({style, text, x, y: 16 * row});
+      x += size;
+    }
+    const draw = (svg, left, top) => placed.forEach(({style, text, x: dx, y: dy}) => {
+      const isLine = style.startsWith("l");
+      svg.append(isLine ? svgElement("line", {x1: left + dx, x2: left + dx + 16, y1: top + dy + 7, y2: top + dy + 7, class: style})
+        : svgElement("rect", {x: left + dx + 3, y: top + dy + 2, width: 11, height: 11, rx: 2, class: style}), svgElement("text", {x: left + dx + 20, y: top + dy + 11}, text));
+    });
+    return {height: entries.length ? 16 * (row + 1) : 0, draw};
+  }
+
+  // Enter and the space bar do what a click does.
+  function makeClickable(node, label, act) {
+    node.setAttribute("tabindex", 0);
+    node.setAttribute("role", "button");
+    node.setAttribute("aria-label", label);
+    node.onclick = act;
+    node.onkeydown = event => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(event); } };
+  }
+
   // JSON has no infinities and NaN: the data have them as words.
   function toNumber(value) {
     if (value === null || value === undefined || value === "nan") return NaN;
@@ -74,7 +102,7 @@ const charts = (() => {
     const copy = svg.cloneNode(true), originals = [svg, ...svg.querySelectorAll("*")];
     [copy, ...copy.querySelectorAll("*")].forEach((node, index) => {
       const style = getComputedStyle(originals[index]);
-      for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family"]) node.style.setProperty(name, style.getPropertyValue(name));
+      for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-weight", "font-family"]) node.style.setProperty(name, style.getPropertyValue(name));
     });
     const box = svg.viewBox.baseVal;
     copy.setAttribute("xmlns", SVG);
@@ -131,6 +159,6 @@ const charts = (() => {
     document.getElementById("network").scrollIntoView({block: "start"});
   });
 
-  return {element, svgElement, toNumber, formatNumber, formatPercent, formatCount, formatBytes, shorten, showTip, sequentialColor,
+  return {element, svgElement, layoutLegend, makeClickable, saveButtons, serializeChart, toNumber, formatNumber, formatPercent, formatCount, formatBytes, shorten, showTip, sequentialColor,
     cssColor, isDark, readData, selectTensor, selected, onSelect};
 })();

@@ -14,7 +14,7 @@ charts.drawNetwork = (host, data, options) => {
   const svg = svgElement("svg", {id: "network-svg", tabindex: 0, role: "application", "aria-label": "graph of the network: arrow keys move, plus and minus zoom, Enter shows the next node of the search"});
   const layer = svg.appendChild(svgElement("g", {}));
   const legend = element("div", {className: "legend dim"}), status = element("span", {className: "dim", role: "status"});
-  const search = element("input", {type: "search", placeholder: "find a node or tensor"});
+  const search = element("input", {type: "search", placeholder: "find"});
   search.setAttribute("aria-label", "find a node or tensor");
   host.replaceChildren(toolbar(), svg, legend);
   const size = () => ({width: svg.clientWidth || 600, height: svg.clientHeight || 400});
@@ -32,7 +32,7 @@ charts.drawNetwork = (host, data, options) => {
     search.oninput = () => find(search.value);
     search.onkeydown = event => { if (event.key === "Enter") nextHit(); };
     return element("div", {className: "tools"}, search, status, colors, scopes, button("+", "zoom in", () => zoomAt(1.4)),
-      button("−", "zoom out", () => zoomAt(1 / 1.4)), button("fit", "fit the whole network", fit));
+      button("−", "zoom out", () => zoomAt(1 / 1.4)), button("fit", "fit the whole network", fit), charts.saveButtons(host, "network"));
   }
 
   function place() {
@@ -78,7 +78,7 @@ charts.drawNetwork = (host, data, options) => {
       const index = value => measure.categories.indexOf(value);
       return {colorOf: group => index(valueOf(group)) < 0 ? null : sequentialColor(0.12 + 0.8 * index(valueOf(group)) / Math.max(measure.categories.length - 1, 1)), ends: null};
     }
-    const ease = value => measure.log ? Math.log10(Math.max(value, 1e-12)) : Math.max(Math.min(value, 80), -20);
+    const ease = value => measure.log ? Math.log10(Math.max(value, 1e-12)) : measure.unit === "dB" ? Math.max(Math.min(value, 80), -20) : value;
     const values = groups.map(valueOf).filter(value => !Number.isNaN(value) && (!measure.log || value > 0)).map(ease);
     const low = Math.min(...values), high = Math.max(...values), span = high - low || 1;
     const colorOf = group => {
