@@ -16,12 +16,13 @@ __all__ = ["schema"]
         "lingeronnx schema report",
     )
 )
-@click.argument("what", type=click.Choice(["quant", "plan", "report", "timing"]))
+@click.argument("what", type=click.Choice(["quant", "plan", "report", "page", "timing"]))
 def schema(what: str) -> None:
     """Print the JSON Schema of a file that users write or read.
 
-    quant.yaml (--config), a plan (--save-plan), a report (quantize --json), prices of a chip
-    (profile-board -o). An editor that knows it completes and checks quant.yaml as it is typed.
+    quant.yaml (--config), a plan (--save-plan), a report (quantize --json), the data of a page
+    (report.json), prices of a chip (profile-board -o). An editor that knows it completes and checks
+    quant.yaml as it is typed.
     """
     from ...quantization.json_schemas import make_json_schema
 
