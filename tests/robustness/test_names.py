@@ -28,7 +28,6 @@ from lingeronnx.deployment.c_program import host_source
 from lingeronnx.deployment.c_program.generated_names import replace_names
 from lingeronnx.runtime.dump import write_npz
 from tests import c_tools
-from tests.pages.browser import needs_browser, run_in_browser
 from tests.robustness.hostile_names import (
     FILE_NAME,
     NAMES,
@@ -229,37 +228,6 @@ def test_pages_have_no_element_of_a_name(artefacts):
         assert not {"img", "iframe", "object", "embed", "base", "form"} & set(elements.counts)
         for data in elements.data.values():
             json.loads(data)
-
-
-_COUNT_ELEMENTS = """
-  for (const button of [...document.querySelectorAll("button.select, button.layer, #network-host button, #body tr")].slice(0, 60)) { button.click(); await wait(20); }
-  for (const select of document.querySelectorAll("select")) for (const [index] of [...select.options].entries()) { select.selectedIndex = index; select.dispatchEvent(new Event("change")); await wait(20); }
-  const all = [...document.querySelectorAll("*")], files = [...document.querySelectorAll("svg")].map(svg => new DOMParser().parseFromString(charts.serializeChart(svg), "image/svg+xml"));
-  return {foreign: all.filter(element => element.matches("img, iframe, object, embed, base, form, link, foreignObject")).length,
-    handlers: all.flatMap(element => [...element.attributes]).filter(attribute => attribute.name.startsWith("on")).length,
-    links: all.filter(element => element.matches("a[href]") && !element.getAttribute("href").startsWith("#")).length,
-    broken: files.filter(file => file.querySelector("parsererror")).length, drawn: files.length};
-"""
-
-
-@pytest.mark.slow
-@needs_browser
-def test_scripts_of_pages_draw_names_as_texts(artefacts, tmp_path):
-    """After a click on everything no element, handler or address of a name is there."""
-    folder, _ = artefacts
-    drawn = 0
-    for path in list_texts(folder):
-        if path.suffix != ".html":
-            continue
-        seen = run_in_browser(path.read_text(encoding="utf-8"), _COUNT_ELEMENTS, tmp_path)
-        assert {key: seen[key] for key in ("foreign", "handlers", "links", "broken")} == {
-            "foreign": 0,
-            "handlers": 0,
-            "links": 0,
-            "broken": 0,
-        }, path.name
-        drawn += seen["drawn"]
-    assert drawn > 10
 
 
 def test_drawings_are_xml(artefacts):
