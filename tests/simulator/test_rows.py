@@ -22,6 +22,7 @@ from simulator.kernel import SimulatorError, Step, TensorSpec
 from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul, Relu
 from simulator.kernels.loops import _conv_simd, _register_tile, _vector_curve
 from simulator.kernels.loops._vector_curve import VectorCurve, evaluate_curve_rows, make_curve
+from simulator.kernels.recurrent import _vector_lstm
 from simulator.native import NativeLoop
 from simulator.piecewise import load_piecewise
 from simulator.program import compile_program
@@ -350,6 +351,55 @@ def test_a_row_multiplies_bytes(one, window):
     code = _llvm.emit_assembly(_register_tile.write_tile_ir(one, shape), one.triple, one.features)
     products, sums = (len(re.findall(name, code)) for name in ("vpmaddubsw", "vpmaddwd"))
     assert products == window * sums > 0
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    ("arithmetic", "table"),
+    [("q27", "arcs"), ("wide", "arcs"), ("q11", "venus"), ("q15", "venus"), ("q15_wide", "venus")],
+)
+def test_lstm_steps_of_any_initial_cell(name, arithmetic, table):
+    """Cells of all 32 bits, sums at the ends of int32, lengths of 0 to T; units beside a vector."""
+    rng = np.random.default_rng(8)
+    samples, times, inputs, units = 5, 4, 3, 9
+    ends = np.iinfo(np.int32)
+    x = integers(rng, (samples, times, inputs), extremes=True)
+    cell = rng.choice(np.array([ends.min, -70000, 0, 32767, ends.max]), (samples, 1, units))
+    weights = [integers(rng, (4 * units, n), extremes=True) for n in (inputs, units)]
+    is_q11 = arithmetic.startswith("q1")
+    bias = rng.integers(-(1 << 14), 1 << 14, (2, 4 * units))
+    bias[:, 0] = (1 << 30) - 1  # the first gate's sum is at its limit
+    to = Rescale.from_shift(3, 32) if is_q11 else Rescale.from_ratio(3000.0, 32)
+    kernel = Lstm(
+        *weights,
+        *bias,
+        to,
+        to,
+        Lstm.make_output_rescale(arithmetic, 100.0, 8),
+        output_indices=(0,),
+        state_inputs=("lengths", "c"),
+        arithmetic=arithmetic,
+        table=table,
+    )
+    lengths = np.array([4, 0, 1, 3, 4])
+    got, want = both(name, kernel, x, lengths, cell.astype(np.int32))
+    assert len(np.unique(want)) > 8
+    same(got, want, np.int8)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
+@pytest.mark.parametrize("arithmetic", ["wide", "q11"])
+def test_an_lstm_step_compiles_on_any_machine_with_whole_vectors(one, arithmetic):
+    bits, after, chip = (32, 16, "arcs") if arithmetic == "wide" else (8, 0, "venus")
+    kinds = []
+    for function in ("sigmoid", "tanh"):
+        packed = _vector_curve.pack_curve(load_piecewise(function, chip), bits, after)
+        assert packed is not None
+        kinds.append(packed[0])
+    text = _vector_lstm.write_lstm_ir(one, arithmetic, *kinds, ("scale",), 8)
+    code = _llvm.emit_assembly(text, one.triple, one.features)
+    assert re.search(VECTORS[one.name], code), code
 
 
 INSTRUCTIONS = {
