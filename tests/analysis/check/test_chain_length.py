@@ -2,10 +2,19 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
+from lingeronnx.luna import VENUS
+from lingeronnx.luna.packer.frontend.transforms import apply_packer_transforms
+from lingeronnx.luna.packer.memory.plan import _BlockPool
+from lingeronnx.luna.packer.options import PackerOptions
+from lingeronnx.luna.packer.packer_graph import PackerGraph, PackerStep, PackerTensor
+from lingeronnx.quantization.normalize.activations.attention_mask import (
+    canonicalize_attention_masks,
+)
+from lingeronnx.quantization.normalize.axes.split_to_slices import convert_split_to_slices
 from lingeronnx.quantization.normalize.layers.linear import fuse_linear
 from tests.call_counts import count_calls
 
@@ -76,3 +85,133 @@ def test_linear_layers_are_fused_in_linear_time():
         counts.append(count_calls(lambda model=model: fuse_linear(model)))
         assert [node.op_type for node in model.graph] == ["Linear"] * length
     assert counts[3] - counts[2] <= MAX_RATIO * (counts[2] - counts[1])
+
+
+def make_model(nodes, initializers):
+    """Make a float model of `nodes` from x to the last output, both [1, 16]."""
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16])
+        for name in ("x", nodes[-1].output[0])
+    )
+    tensors = [numpy_helper.from_array(array, name) for name, array in initializers.items()]
+    graph = helper.make_graph(nodes, "chain", [x], [y], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return ir.from_proto(shape_inference.infer_shapes(model))
+
+
+def make_where_chain(length):
+    """Make a chain of Where nodes that replace the first half by zeros."""
+    nodes = [
+        helper.make_node("Where", ["shown", f"t{i}", "zeros"], [f"t{i + 1}"], name=f"n{i}")
+        for i in range(length)
+    ]
+    nodes[0].input[1] = "x"
+    return make_model(nodes, {"shown": np.arange(16) > 7, "zeros": np.zeros(16, np.float32)})
+
+
+def make_split_chain(length):
+    """Make a chain of Split nodes whose halves are joined in the other order."""
+    nodes = []
+    for i in range(length):
+        halves = [f"a{i}", f"b{i}"]
+        nodes.append(helper.make_node("Split", [f"t{i}", "sizes"], halves, name=f"n{i}", axis=1))
+        nodes.append(helper.make_node("Concat", halves[::-1], [f"t{i + 1}"], name=f"m{i}", axis=1))
+    nodes[0].input[0] = "x"
+    return make_model(nodes, {"sizes": np.array([8, 8])})
+
+
+@pytest.mark.parametrize(
+    "rewrite, make, op_type",
+    (
+        (canonicalize_attention_masks, make_where_chain, "Mul"),
+        (convert_split_to_slices, make_split_chain, "Slice"),
+    ),
+    ids=("Where", "Split"),
+)
+def test_new_constants_are_named_in_linear_time(rewrite, make, op_type):
+    """A pass that adds a constant per node reads the names of all tensors once."""
+    counts = []
+    for length in (1, 20, 40, 80):  # the first run fills caches
+        model = make(length)
+        counts.append(count_calls(lambda model=model: rewrite(model)))
+        rewritten = [node for node in model.graph if node.op_type == op_type]
+        assert len(rewritten) == length * (2 if op_type == "Slice" else 1)
+    assert counts[3] - counts[2] <= MAX_RATIO * (counts[2] - counts[1])
+
+
+def test_repeated_reshapes_are_removed_in_linear_time():
+    """The packer's transform removes all reshapes but the last of a chain at once."""
+    counts = []
+    for length in (1, 20, 40, 80):  # the first run fills caches
+        names = [f"t{i}" for i in range(length + 1)]
+        tensors = {name: PackerTensor(name, (1, 16)) for name in names}
+        steps = [
+            PackerStep("Reshape", f"n{i}", (names[i],), (names[i + 1],), {"shape": [1, 16]})
+            for i in range(length)
+        ]
+        net = PackerGraph(steps, names[:1], names[-1:], tensors, {})
+        results = []
+        counts.append(
+            count_calls(
+                lambda net=net, results=results: results.append(
+                    apply_packer_transforms(net, VENUS, PackerOptions())
+                )
+            )
+        )
+        (step,) = results[0].steps
+        assert (step.name, step.inputs, step.outputs) == (f"n{length - 1}", ("t0",), (names[-1],))
+    assert counts[3] - counts[2] <= MAX_RATIO * (counts[2] - counts[1])
+
+
+class CountedInt(int):
+    """An integer that counts how often it is compared."""
+
+    comparisons = 0
+
+    def _compare(self, other, method):
+        CountedInt.comparisons += 1
+        return getattr(int, method)(self, other)
+
+    def __lt__(self, other):
+        return self._compare(other, "__lt__")
+
+    def __le__(self, other):
+        return self._compare(other, "__le__")
+
+    def __gt__(self, other):
+        return self._compare(other, "__gt__")
+
+    def __eq__(self, other):
+        return self._compare(other, "__eq__")
+
+    __hash__ = int.__hash__
+
+
+def test_blocks_of_a_long_chain_are_found_with_few_comparisons():
+    """The activations of a chain take turns in two blocks; a free one is found by bisection."""
+    pool, length = _BlockPool(), 2000
+    for step in range(length):
+        assert pool.allocate(16, CountedInt(step), CountedInt(step + 1)) == step % 2
+    assert CountedInt.comparisons < 100 * length
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_are_those_of_a_search_over_all_lifetimes(seed):
+    """The smallest free block is reserved, as a search over all lifetimes finds it."""
+    rng = np.random.default_rng(seed)
+    pool, blocks = _BlockPool(), []  # (size, lifetimes)
+    for _ in range(200):
+        size, first, length = (int(n) for n in rng.integers((16, 0, 0), (40, 60, 8)))
+        last = first + length
+        free = [
+            (block_size, index)
+            for index, (block_size, lifetimes) in enumerate(blocks)
+            if block_size >= size and all(last < a or b < first for a, b in lifetimes)
+        ]
+        if not free:
+            blocks.append((size, []))
+            free = [(size, len(blocks) - 1)]
+        index = min(free)[1]
+        blocks[index][1].append((first, last))
+        assert pool.allocate(size, first, last) == index

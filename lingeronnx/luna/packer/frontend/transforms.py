@@ -7,7 +7,7 @@ of small maps is hoisted into separate nodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -43,22 +43,28 @@ def apply_packer_transforms(
     return result
 
 
-def _bypass_step(net: PackerGraph, step: PackerStep) -> None:
-    """Remove `step` from `net` and connect the consumers of its first output to its first input.
+def _bypass_steps(net: PackerGraph, steps: Sequence[PackerStep]) -> None:
+    """Remove `steps` from `net`; consumers of the first output of each get its first input.
 
-    In place; does nothing if that output is a graph output.
+    In place. A step whose output is a graph output stays.
     """
-    source, name = step.inputs[0], step.outputs[0]
-    if name in net.outputs:
-        return
-    net.steps.remove(step)
-    net.steps = [_replace_input(other, name, source) for other in net.steps]
+    graph_outputs = set(net.outputs)
+    sources: dict[str, str] = {}
+    bypassed_ids = set()
+    for step in steps:
+        source, name = step.inputs[0], step.outputs[0]
+        if name not in graph_outputs:
+            sources[name] = sources.get(source, source)
+            bypassed_ids.add(id(step))
+    remaining = [step for step in net.steps if id(step) not in bypassed_ids]
+    net.steps = [_replace_inputs(step, sources) for step in remaining]
 
 
-def _replace_input(step: PackerStep, old_name: str, new_name: str) -> PackerStep:
-    """Return a copy of a step that uses tensor `new_name` instead of `old_name`."""
-    inputs = tuple(new_name if name == old_name else name for name in step.inputs)
-    return step.with_changes(inputs=inputs)
+def _replace_inputs(step: PackerStep, new_names: Mapping[str, str]) -> PackerStep:
+    """Return `step` with its inputs renamed by {old name: new name}; a copy if any is renamed."""
+    if not any(name in new_names for name in step.inputs):
+        return step
+    return step.with_changes(inputs=tuple(new_names.get(name, name) for name in step.inputs))
 
 
 def _remove_noop_slices(net: PackerGraph) -> None:
@@ -66,20 +72,11 @@ def _remove_noop_slices(net: PackerGraph) -> None:
 
     One whose output is a graph output stays.
     """
-    for step in list(net.steps):
-        if (
-            step.op == "Slice"
-            and net.tensors[step.inputs[0]].shape == net.tensors[step.outputs[0]].shape
-        ):
-            _bypass_step(net, _find_step(net, step.outputs))
-
-
-def _find_step(net: PackerGraph, outputs: tuple[str, ...]) -> PackerStep:
-    """Return the step of `net` with exactly these outputs, which a transform may have replaced.
-
-    Raises StopIteration if there is none.
-    """
-    return next(step for step in net.steps if step.outputs == outputs)
+    slices = [step for step in net.steps if step.op == "Slice"]
+    shapes = {name: tensor.shape for name, tensor in net.tensors.items()}
+    _bypass_steps(
+        net, [step for step in slices if shapes[step.inputs[0]] == shapes[step.outputs[0]]]
+    )
 
 
 def _simplify_reshapes(net: PackerGraph) -> None:
@@ -94,10 +91,14 @@ def _simplify_reshapes(net: PackerGraph) -> None:
         if net.is_reshape(step):
             new_shape = list(net.tensors[step.outputs[0]].shape)
             net.steps[index] = step.with_changes(op="Reshape", attributes={"shape": new_shape})
-    for step in [step for step in net.steps if step.op == "Reshape"]:
-        consumers = net.find_consumers(step.outputs[0])
-        if len(consumers) == 1 and consumers[0].op == "Reshape":
-            _bypass_step(net, _find_step(net, step.outputs))
+    consumer_ops: dict[str, list[str]] = {}
+    for step in net.steps:
+        for name in set(step.inputs):
+            consumer_ops.setdefault(name, []).append(step.op)
+    reshapes = [step for step in net.steps if step.op == "Reshape"]
+    _bypass_steps(
+        net, [step for step in reshapes if consumer_ops.get(step.outputs[0]) == ["Reshape"]]
+    )
 
 
 def _split_groups(net: PackerGraph) -> None:
@@ -105,40 +106,46 @@ def _split_groups(net: PackerGraph) -> None:
 
     In place. Depthwise convolutions (as many groups as outputs) stay.
     """
-    for step in list(net.steps):
-        group = net.get_split_groups(step)
-        if not group:
-            continue
-        weight = net.tensors[step.inputs[1]]
-        channels = net.tensors[step.inputs[0]].shape[1] // group
-        outputs = weight.shape[0] // group
-        group_outputs = [f"{step.outputs[0]}#group{i}" for i in range(group)]
-        group_inputs = [f"{name}#in" for name in group_outputs]
-        split = PackerStep(
-            "Split",
-            f"{step.name}#split",
-            step.inputs[:1],
-            tuple(group_inputs),
-            {"axis": 1, "dims": [channels] * group},
-            step.origin,
-        )
-        convolutions = []
-        for i, name in enumerate(group_outputs):
-            start = i * outputs
-            constants = [_slice_constant(net, step.inputs[1], start, outputs, f"{name}#w")]
-            for bias in step.inputs[2:]:
-                constants.append(_slice_constant(net, bias, start, outputs, f"{name}#b"))
-            convolutions.append(
-                step.with_changes(
-                    name=f"{step.name}#{i}",
-                    inputs=(group_inputs[i], *constants),
-                    outputs=(name,),
-                    created_as="group",
-                    attributes={**step.attributes, "group": 1},
-                )
+    net.steps = [new_step for step in net.steps for new_step in _split_group(net, step)]
+
+
+def _split_group(net: PackerGraph, step: PackerStep) -> list[PackerStep]:
+    """Return the steps that replace `step` of `net`, itself if it is no grouped convolution.
+
+    Adds their tensors to `net`.
+    """
+    group = net.get_split_groups(step)
+    if not group:
+        return [step]
+    weight = net.tensors[step.inputs[1]]
+    channels = net.tensors[step.inputs[0]].shape[1] // group
+    outputs = weight.shape[0] // group
+    group_outputs = [f"{step.outputs[0]}#group{i}" for i in range(group)]
+    group_inputs = [f"{name}#in" for name in group_outputs]
+    split = PackerStep(
+        "Split",
+        f"{step.name}#split",
+        step.inputs[:1],
+        tuple(group_inputs),
+        {"axis": 1, "dims": [channels] * group},
+        step.origin,
+    )
+    convolutions = []
+    for i, name in enumerate(group_outputs):
+        start = i * outputs
+        constants = [_slice_constant(net, step.inputs[1], start, outputs, f"{name}#w")]
+        for bias in step.inputs[2:]:
+            constants.append(_slice_constant(net, bias, start, outputs, f"{name}#b"))
+        convolutions.append(
+            step.with_changes(
+                name=f"{step.name}#{i}",
+                inputs=(group_inputs[i], *constants),
+                outputs=(name,),
+                created_as="group",
+                attributes={**step.attributes, "group": 1},
             )
-        concat = _make_concat(step, group_outputs, axis=1)
-        _replace_step(net, step, [split, *convolutions, concat])
+        )
+    return _add_tensors(net, [split, *convolutions, _make_concat(step, group_outputs, axis=1)])
 
 
 def _make_concat(step: PackerStep, inputs: Sequence[str], axis: int) -> PackerStep:
@@ -152,14 +159,13 @@ def _make_concat(step: PackerStep, inputs: Sequence[str], axis: int) -> PackerSt
     )
 
 
-def _replace_step(net: PackerGraph, step: PackerStep, new_steps: list[PackerStep]) -> None:
-    """Replace `step` of `net` by `new_steps` and add their inferred output tensors, in place.
+def _add_tensors(net: PackerGraph, new_steps: list[PackerStep]) -> list[PackerStep]:
+    """Add the inferred output tensors of `new_steps` to `net`, and return the steps.
 
     Findings of the shape inference are ignored.
     """
-    index = net.steps.index(step)
-    net.steps[index : index + 1] = new_steps
     infer_tensors(PackerGraph(new_steps, [], [], net.tensors, net.arrays))
+    return new_steps
 
 
 def _slice_constant(net: PackerGraph, name: str, start: int, count: int, new_name: str) -> str:
@@ -181,8 +187,9 @@ def _hoist_padding(net: PackerGraph) -> None:
     of the input get the padded tensor. The pass ends at the first such convolution on a graph
     input.
     """
+    step_by_outputs = {step.outputs: step for step in net.steps}
     for outputs in [step.outputs for step in net.steps if step.op == CONV2D.name]:
-        step = _find_step(net, outputs)
+        step = step_by_outputs[outputs]
         source, weight = net.tensors[step.inputs[0]], net.tensors[step.inputs[1]].shape
         kernel, pads = step.get("kernel_shape"), step.get("pads") or [0] * 4
         is_depthwise = step.get("group", 1) == weight[0] > 1
@@ -197,6 +204,7 @@ def _hoist_padding(net: PackerGraph) -> None:
             return
         remaining = [pad - amount for pad, amount in zip(pads, hoisted, strict=True)]
         _insert_pad(net, step, hoisted, remaining)
+        step_by_outputs = {step.outputs: step for step in net.steps}
 
 
 def _insert_pad(
@@ -218,7 +226,8 @@ def _insert_pad(
             attributes = consumer.attributes
             if "pads" in attributes:
                 attributes = {**attributes, "pads": remaining_pads}
-            consumer = _replace_input(consumer, source, padded).with_changes(attributes=attributes)
+            consumer = _replace_inputs(consumer, {source: padded})
+            consumer = consumer.with_changes(attributes=attributes)
         steps.append(consumer)
     net.steps = steps
     net.steps.insert(next(i for i, s in enumerate(steps) if padded in s.inputs), pad)
@@ -231,33 +240,45 @@ def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions
     A layer becomes several layers with slices of its constants, and an iqCat that joins their
     outputs.
     """
-    for step in list(net.steps):
-        sizes = None
-        if step.op == CONV2D.name and step.get("group", 1) == 1:
-            sizes = _get_conv_split(net, step, target, options)
-        elif step.op == LINEAR.name:
-            sizes = _get_linear_split(net, step, target, options)
-        if not sizes or len(sizes) < 2:
-            continue
-        axis = 1 if step.op == CONV2D.name else len(net.tensors[step.outputs[0]].shape) - 1
-        parts, start = [], 0
-        for i, size in enumerate(sizes):
-            name = f"{step.outputs[0]}#part{i}"
-            constants = [
-                _slice_constant(net, constant, start, size, f"{name}#{k}")
-                for k, constant in enumerate(step.inputs[1:])
-            ]
-            parts.append(
-                step.with_changes(
-                    name=f"{step.name}#{i}",
-                    inputs=(step.inputs[0], *constants),
-                    outputs=(name,),
-                    created_as="part",
-                )
+    net.steps = [
+        new_step for step in net.steps for new_step in _split_layer(net, step, target, options)
+    ]
+
+
+def _split_layer(
+    net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
+) -> list[PackerStep]:
+    """Return the steps that replace `step` of `net`, itself if it is not split.
+
+    Adds their tensors and constants to `net`.
+    """
+    sizes = None
+    if step.op == CONV2D.name and step.get("group", 1) == 1:
+        sizes = _get_conv_split(net, step, target, options)
+    elif step.op == LINEAR.name:
+        sizes = _get_linear_split(net, step, target, options)
+    if not sizes or len(sizes) < 2:
+        return [step]
+    axis = 1 if step.op == CONV2D.name else len(net.tensors[step.outputs[0]].shape) - 1
+    parts, start = [], 0
+    for i, size in enumerate(sizes):
+        name = f"{step.outputs[0]}#part{i}"
+        constants = [
+            _slice_constant(net, constant, start, size, f"{name}#{k}")
+            for k, constant in enumerate(step.inputs[1:])
+        ]
+        parts.append(
+            step.with_changes(
+                name=f"{step.name}#{i}",
+                inputs=(step.inputs[0], *constants),
+                outputs=(name,),
+                created_as="part",
             )
-            start += size
-        concat = _make_concat(step, [part.outputs[0] for part in parts], axis)
-        _replace_step(net, step, [*parts, concat])
+        )
+        start += size
+    return _add_tensors(
+        net, [*parts, _make_concat(step, [part.outputs[0] for part in parts], axis)]
+    )
 
 
 def _split_evenly(total: int, size: int) -> list[int]:

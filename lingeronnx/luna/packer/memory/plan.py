@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
@@ -372,7 +373,7 @@ class _BlockPool:
     def __init__(self) -> None:
         """Make a pool without blocks."""
         self.sizes: list[int] = []
-        self.lifetimes: list[list[tuple[int, int]]] = []
+        self.lifetimes: list[list[tuple[int, int]]] = []  # disjoint and sorted
         self._by_size: list[tuple[int, int]] = []  # (size, index), sorted
 
     def allocate(self, size: int, first_step: int, last_step: int) -> int:
@@ -384,14 +385,13 @@ class _BlockPool:
         start = bisect.bisect_left(self._by_size, (size, 0))
         for position in range(start, len(self._by_size)):
             index = self._by_size[position][1]
-            for first, last in self.lifetimes[index]:
-                if first <= last_step and first_step <= last:
-                    break
-            else:
+            lifetimes = self.lifetimes[index]
+            next_index = bisect.bisect_right(lifetimes, (last_step, math.inf))
+            if next_index == 0 or lifetimes[next_index - 1][1] < first_step:
                 break
         else:
-            index = self.add(size)
-        self.lifetimes[index].append((first_step, last_step))
+            index, next_index = self.add(size), 0
+        self.lifetimes[index].insert(next_index, (first_step, last_step))
         return index
 
     def add(self, size: int) -> int:

@@ -30,21 +30,26 @@ def canonicalize_attention_masks(model: ir.Model) -> PassResult:
     constant condition that selects between a tensor and zeros becomes a product with 0 and 1.
     """
     changes, skipped = 0, list[SkipReason]()
+    used_names = ir.get_tensor_names(model)  # once: reading all of them takes linear time
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type == "Softmax":
-            outcome = _rewrite_mask_before_softmax(model, node)
+            outcome = _rewrite_mask_before_softmax(model, node, used_names)
             if isinstance(outcome, SkipReason):
                 skipped.append(outcome)
             else:
                 changes += outcome
         elif node.op_type == "Where":
-            changes += _remove_nan_guard(model, node) or _convert_where_to_mul(model, node)
+            changes += _remove_nan_guard(model, node) or _convert_where_to_mul(
+                model, node, used_names
+            )
     return PassResult(changes, skipped)
 
 
-def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | SkipReason:
+def _rewrite_mask_before_softmax(
+    model: ir.Model, softmax: ir.Node, used_names: set[str]
+) -> int | SkipReason:
     """Convert the mask before `softmax` to a sum with 0 and `MASK_VALUE`, in place; return 1.
 
     Returns 0 if there is no constant mask that only `softmax` reads, or if it has this form
@@ -77,7 +82,9 @@ def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | Ski
     is_mask_only = node.op_type == "Add" and not has_bias
     if is_mask_only and np.array_equal(array.reshape(aligned.shape), mask_array):
         return 0
-    _replace_with_sums(model, node, scores, bias if has_bias else None, mask_array)
+    _replace_with_sums(
+        model, node, scores, bias if has_bias else None, mask_array, used_names=used_names
+    )
     return 1
 
 
@@ -93,7 +100,13 @@ def _match_mask(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
 
 
 def _replace_with_sums(
-    model: ir.Model, node: ir.Node, scores: ir.Value, bias: np.ndarray | None, mask: np.ndarray
+    model: ir.Model,
+    node: ir.Node,
+    scores: ir.Value,
+    bias: np.ndarray | None,
+    mask: np.ndarray,
+    *,
+    used_names: set[str],
 ) -> None:
     """Replace `node` by an Add of `scores` and `mask`, with an Add of `bias` before if given.
 
@@ -106,14 +119,14 @@ def _replace_with_sums(
     source = scores
     for label, array in summands.items():
         initializer = ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{base}_{label}_constant"), array
+            model, ir.reserve_name(f"{base}_{label}_constant", used_names), array
         )
         add = ir.make_node(
             "Add",
             [source, initializer],
             origin=node,
             suffix="bias" if label == "bias" else "",
-            output=ir.unique_tensor_name(model, f"{base}_{label}"),
+            output=ir.reserve_name(f"{base}_{label}", used_names),
             like=node.outputs[0],
         )
         new_nodes.append(add)
@@ -184,11 +197,12 @@ def _is_batch_invariant_float(array: np.ndarray, rank: int) -> bool:
     )
 
 
-def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
+def _convert_where_to_mul(model: ir.Model, node: ir.Node, used_names: set[str]) -> int:
     """Convert a Where between a tensor and zeros to a Mul by 0 and 1, in place.
 
     Return 1, or 0 if not. The condition must be constant and the same for all samples, the other
-    operand a float32 constant of zeros, and the tensor must have the shape of the result.
+    operand a float32 constant of zeros, and the tensor must have the shape of the result. The name
+    of the constant is reserved in `used_names`.
     """
     choice = _match_constant_choice(node)
     if choice is None:
@@ -201,7 +215,7 @@ def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
     if not _is_batch_invariant_float(factor, len(shape)):
         return 0
     initializer = ir.add_initializer(
-        model, ir.unique_tensor_name(model, f"{node.outputs[0].name}_shown"), factor
+        model, ir.reserve_name(f"{node.outputs[0].name}_shown", used_names), factor
     )
     product = ir.make_node(
         "Mul", [value, initializer], origin=node, output="", like=node.outputs[0]

@@ -17,6 +17,7 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
     Skipped with a reason are those of the batch axis, and of unknown sizes.
     """
     changes, skipped = 0, list[SkipReason]()
+    used_names = ir.get_tensor_names(model)  # once: reading all of them takes linear time
     for node in list(model.graph):
         if not ir.is_standard_op(node, "Split"):
             continue
@@ -26,22 +27,27 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
             reason = "it splits the batch, or the sizes of its outputs are not known"
             skipped.append(SkipReason(node, reason))
             continue
-        _replace_with_slices(model, node, sizes, ir.get_attr(node, "axis", 0) % len(shape))
+        axis = ir.get_attr(node, "axis", 0) % len(shape)
+        _replace_with_slices(model, node, sizes, axis, used_names)
         changes += 1
     return PassResult(changes, skipped)
 
 
-def _replace_with_slices(model: ir.Model, node: ir.Node, sizes: list[int], axis: int) -> None:
+def _replace_with_slices(
+    model: ir.Model, node: ir.Node, sizes: list[int], axis: int, used_names: set[str]
+) -> None:
     """Remove the Split `node`, and insert a Slice for each output that is used or a graph output.
 
     Output i has ``sizes[i]`` elements along `axis`; each Slice takes over the name of its output.
+    Names of constants are reserved in `used_names`.
     """
     names = {}
     start = 0
     for output, size in zip(list(node.outputs), sizes, strict=True):
         bounds = {"start": start, "end": start + size, "axis": axis}
         if output.name and (output.uses() or output.is_graph_output()):
-            names[_insert_slice(model, node, output, bounds)] = output.name
+            slice_output = _insert_slice(model, node, output, bounds, used_names)
+            names[slice_output] = output.name
         start += size
     model.graph.remove(node, safe=True)
     for result, name in names.items():
@@ -83,15 +89,20 @@ def _get_stored_sizes(node: ir.Node) -> list[int] | None:
 
 
 def _insert_slice(
-    model: ir.Model, node: ir.Node, output: ir.Value, bounds: dict[str, int]
+    model: ir.Model,
+    node: ir.Node,
+    output: ir.Value,
+    bounds: dict[str, int],
+    used_names: set[str],
 ) -> ir.Value:
     """Insert a Slice of the input of `node` that replaces `output`; return its result.
 
-    `bounds` are "start", "end" and "axis", in this order.
+    `bounds` are "start", "end" and "axis", in this order. Names of constants are reserved in
+    `used_names`.
     """
     constants = []
     for key, bound in bounds.items():
-        name = ir.unique_tensor_name(model, f"{output.name}_{key}")
+        name = ir.reserve_name(f"{output.name}_{key}", used_names)
         constants.append(ir.add_initializer(model, name, np.array([bound], np.int64)))
     slice_node = ir.make_node(
         "Slice",
