@@ -25,7 +25,6 @@ import numpy as np
 
 from ...common.deprecation import keep_old_members
 from ...common.errors import LingerOnnxError
-from ...ir.plan import Plan
 from ...operators.macs import count_macs
 from ...quantization import (
     PlannedModel,
@@ -37,6 +36,7 @@ from ...quantization import (
 )
 from ...quantization.config import parse_override
 from ...quantization.lower import lower
+from ...quantization.prepare.settings import resolve_config
 from ...quantization.recipe import get_equalizing_effort, refines_weights
 from ...quantization.steps.scale_sources import plan_without_range_transforms
 from ...runtime.provenance import load_quantize_settings
@@ -56,6 +56,9 @@ __all__ = [
 
 #: Gain in dB that is required of an advised option.
 MIN_GAIN_DB = 0.5
+
+#: Settings that preparation does not read.
+_PLANNING_SETTINGS = frozenset({"effort", "overrides"})
 
 _MAX_SINGLE_OPTIONS = 4  # options to try one by one
 _MAX_MACS = 2_000_000_000  # multiply-accumulates per sample of a model for which options are tried
@@ -339,19 +342,21 @@ class _OptionTrial:
         scales are new if options change the transforms, if the graph's transforms are of other
         tensors, or if the graph records no settings.
         """
-        prepared = self._prepare_with_options(options)
-        planned = self._plan_samples(prepared)
-        plan = planned.plan
+        if not options:
+            planned = self._base_planned
+        else:
+            planned = self._plan_samples(self._prepare_with_options(options))
+        prepared, plan = planned.prepared, planned.plan
         graph_tensors, graph_transforms = self._plan.tensors, self._plan.transforms
         if self.recorded_settings is None:
             return planned
-        if plan.transforms != self._base_plan.transforms:
+        if plan.transforms != self._base_planned.plan.transforms:
             return planned
         if plan.transforms.keys() != graph_transforms.keys():
             return planned  # channels are stored differently, which changes all scales
         tensors = {}
         for name, q in plan.tensors.items():
-            is_unchanged = name in graph_tensors and q == self._base_plan.tensors.get(name)
+            is_unchanged = name in graph_tensors and q == self._base_planned.plan.tensors.get(name)
             tensors[name] = graph_tensors[name] if is_unchanged else q
         plan = replace(plan, tensors=tensors, transforms=graph_transforms)
         return apply_external_plan(prepared, plan)
@@ -367,18 +372,32 @@ class _OptionTrial:
         return plan_model(prepared)
 
     @cached_property
-    def _base_plan(self) -> Plan:
-        """The plan of the samples with the graph's own settings, without further options."""
-        return self._plan_samples(self._prepare_with_options(())).plan
+    def _base_planned(self) -> PlannedModel:
+        """The model planned from the samples with the graph's own settings, without options."""
+        return self._plan_samples(self._base_prepared)
 
-    def _prepare_with_options(self, options: Sequence[str]) -> PreparedModel:
-        """Prepare the float model for planning, with the graph's settings changed by `options`.
+    @cached_property
+    def _base_prepared(self) -> PreparedModel:
+        """The float model prepared with the graph's own settings, without options.
 
         All samples are used for calibration; none is held out.
         """
         return prepare_model(
-            self._base.graph, self._feeds, None, self._settings(options), hold_out=False
+            self._base.graph, self._feeds, None, self._settings(()), hold_out=False
         )
+
+    def _prepare_with_options(self, options: Sequence[str]) -> PreparedModel:
+        """Prepare the float model for planning, with the graph's settings changed by `options`.
+
+        The graph is prepared again only for options that change it, such as "--skip".
+        """
+        settings, base_settings = self._settings(options), self._settings(())
+        conf, base_conf = resolve_config(None, settings), resolve_config(None, base_settings)
+        changes = {name: value for name, value in conf if value != getattr(base_conf, name)}
+        prepared = self._base_prepared
+        if changes.keys() <= _PLANNING_SETTINGS and prepared.read is None:
+            return prepared.with_settings(changes)
+        return prepare_model(self._base.graph, self._feeds, None, settings, hold_out=False)
 
     def _settings(self, options: Sequence[str]) -> dict[str, Any]:
         """Return the settings of `prepare_model`: the graph's own, changed by options.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.analysis.compare import option_trials
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.finding import LayerFinding
 from lingeronnx.analysis.compare.input_layout import check_input_layout
@@ -24,6 +25,7 @@ from lingeronnx.analysis.compare.option_trials import (
 from lingeronnx.analysis.compare.sources import open_source
 from lingeronnx.common.escaping import escape_invisible
 from lingeronnx.ir import ir
+from lingeronnx.quantization import prepare_model
 from lingeronnx.runtime.provenance import load_quantize_settings
 from tests.compat.test_two_models import net
 from tests.each import check_each
@@ -316,3 +318,29 @@ def test_a_gain_that_the_trial_cannot_tell_is_not_advised(compared, monkeypatch)
     ).format_advice()
     assert "No option is sure to gain 0.5 dB: with all options 21 dB, without 20 dB" in text
     assert "the graph has 25 dB" in " ".join(text.split())
+
+
+def test_options_share_the_preparation(monkeypatch) -> None:
+    """The float model is prepared once for trials of overrides and effort, again for a skip."""
+    model = net()
+    quantized = lo.quantize(model, WILD, platform="venus", effort="fast", calibrator="max")
+    tensor_join = join_models(model, quantized)
+    calls = []
+
+    def prepare_counted(*args, **kwargs):
+        calls.append(args[3])
+        return prepare_model(*args, **kwargs)
+
+    monkeypatch.setattr(option_trials, "prepare_model", prepare_counted)
+    trial = _OptionTrial(tensor_join.base, tensor_join.other, WILD)
+    override, effort, skip = "--override second=scale:2^-2", "--effort normal", "--skip second"
+    shared = [trial.value(options) for options in ((), (override,), (effort,), (override, effort))]
+    assert len(calls) == 1
+    trial.value((skip,))
+    assert len(calls) == 2
+    monkeypatch.setattr(option_trials, "_PLANNING_SETTINGS", frozenset())
+    alone = _OptionTrial(tensor_join.base, tensor_join.other, WILD)
+    values = [alone.value(options) for options in ((), (override,), (effort,), (override, effort))]
+    assert len(calls) == 6
+    assert values == shared
+    assert len(set(values)) > 2  # the options have an effect
