@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..ir import ir
+from ..ir.float_ops import RECURRENT_OPS
 from .linear.lowering import LINEAR
 from .recurrent.lowering import LSTM
 
@@ -116,7 +117,8 @@ def count_macs_if_known(node: ir.Node, needs_static_shapes: bool = False) -> int
 
     They are 0 for operators without products. They are None for standard operators that are not
     counted, for operators of unknown domains, and for control flow with products whose number
-    depends on values. A dimension that is not known is a batch, and counts as 1.
+    depends on values. A dimension that is not known is a batch, and counts as 1. A known axis 0
+    counts, unlike in `count_macs`: it can be any axis, between transposes.
 
     Parameters
     ----------
@@ -129,7 +131,21 @@ def count_macs_if_known(node: ir.Node, needs_static_shapes: bool = False) -> int
         return _count_control_flow(node)
     if needs_static_shapes and _is_counted(node) and not _has_static_shapes(node):
         return None
-    return _count_node(node)
+    macs = _count_node(node)
+    return None if macs is None else macs * _count_rows(node)
+
+
+def _count_rows(node: ir.Node) -> int:
+    """Return the size of the axis that a counter takes for the batch, 1 if it is not known."""
+    op_type = ir.base_op_type(node)
+    is_sequence_first = not node.domain and not ir.get_attr(node, "layout", 0)
+    if op_type == "Einsum":
+        return 1  # its batch is a letter, at any place
+    if op_type in RECURRENT_OPS:
+        shape, axis = ir.get_shape(node.inputs[0]), int(is_sequence_first)
+    else:
+        shape, axis = ir.get_shape(node.outputs[0]), 0
+    return int(shape[axis] or 1) if shape else 1
 
 
 def is_integer_product(node: ir.Node) -> bool:

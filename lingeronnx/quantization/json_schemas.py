@@ -326,10 +326,14 @@ def _report_schema() -> _Schema:
                         "unknown": _with_description(
                             _map_of(_COUNT), "number of nodes of each operator without a count"
                         ),
-                    }
+                        "executed": _with_description(
+                            _COUNT, "of the graph as it runs; rewrites can add and remove some"
+                        ),
+                    },
+                    optional=("executed",),  # versions 0.1 and 0.2 do not write it
                 ),
-                "multiply-accumulates of one sample by what computes them, and the number of nodes "
-                "of each operator for which they are unknown",
+                "multiply-accumulates of one sample of the model by what computes them, and the "
+                "number of nodes of each operator for which they are unknown",
             ),
             "float_nodes": _with_description(
                 _array_of(node), "float operators between integer ones"

@@ -68,6 +68,6 @@ def _count(node, inputs, output):
         return math.prod(output) * inner
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     directions, rows, width = inputs[1]
-    steps = inputs[0][1 if attributes.get("layout") else 0]
+    steps, sequences = inputs[0][:2]  # in this order, or the other one with layout 1
     hidden = rows // gates
-    return steps * directions * gates * hidden * (width + hidden)
+    return steps * sequences * directions * gates * hidden * (width + hidden)

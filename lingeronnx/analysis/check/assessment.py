@@ -34,7 +34,7 @@ from ...quantization.normalize.folding.scalar_inputs import (
 from ...quantization.partition import Partition
 from ...quantization.prepare.recurrent_states import propose_states
 from ...quantization.report import FloatNode, format_float_nodes, split_float_nodes
-from ...quantization.report.mac_shares import count_mac_shares
+from ...quantization.report.mac_shares import MacShares, count_mac_shares, count_model_macs
 from ...quantization.scales import ScalePolicy
 from ...runtime.data import InputSpec
 from ...runtime.runners import get_input_specs
@@ -299,8 +299,9 @@ def assess(
     except LingerOnnxError as error:
         return Assessment(summary, problem=str(error))
     partition = partition_with_clip_fallback(normalized, GENERIC, {}, 8)
-    macs = count_mac_shares(partition, {}, False)
-    platforms = [_assess_generic(partition)]
+    model_macs = count_model_macs(graph)
+    macs = count_mac_shares(partition, {}, False, model_macs)
+    platforms = [_assess_generic(partition, macs)]
     not_judged: list[str] = []
     for target in targets:
         if not target.has_packer:
@@ -372,9 +373,8 @@ def _format_shape(shape: Sequence[int | None] | None) -> str:
     return f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
 
 
-def _assess_generic(partition: Partition) -> PlatformAssessment:
+def _assess_generic(partition: Partition, macs: MacShares) -> PlatformAssessment:
     """Assess the platform without limits: which nodes of its `partition` stay in float."""
-    macs = count_mac_shares(partition, {}, False)
     between, host_part = split_float_nodes(
         partition.graph, partition.floats, partition.integer_node_ids
     )

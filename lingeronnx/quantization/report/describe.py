@@ -22,7 +22,7 @@ from ..legalize import AppliedRewrite
 from ..steps.planned_model import PlannedModel
 from .advice import suggest_options
 from .fidelity import Fidelity
-from .mac_shares import count_mac_shares, count_tail_macs
+from .mac_shares import count_mac_shares, count_model_macs, count_tail_macs
 from .merges import MergeOption, find_merge_options
 from .program import ProgramReport, build_program_report
 from .report import FloatNode, Report, format_packer_command, split_float_nodes
@@ -121,7 +121,8 @@ def build_report(
     part_rewrites = [rewrite for part in chip.parts for rewrite in part.rewrites]
     graph_file = Path(f"{prepared.stem}.onnx")
     packer_input = chip_file_path(graph_file) if chip.is_chip_ready and host else graph_file
-    macs = count_mac_shares(partition, tail_macs, target.has_packer)
+    model_macs = count_model_macs(prepared.original)
+    macs = count_mac_shares(partition, tail_macs, target.has_packer, model_macs)
     integer_macs = float(bool(partition.ops))  # without any MACs
     if macs.total:
         integer_macs = (macs.chip + macs.host_integer) / macs.total

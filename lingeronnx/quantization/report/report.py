@@ -267,10 +267,13 @@ class Report:
         """The fraction of integer MACs, "P %"; with operators that cannot be counted, also these.
 
         Then it is "P % of those known; at least N unknown: OPERATOR COUNT, ...". The shares of chip
-        and host follow unless all MACs are of one kind.
+        and host follow unless all MACs are of one kind, and the MACs that run if rewrites change
+        their number.
         """
         text = f"{100 * self.integer_macs:.1f} %"
         shares = f"; {self.macs}" if self.macs.is_mixed else ""
+        if self.macs.executed != self.macs.total:
+            shares += f"; {self.macs.executed:,} run for {self.macs.total:,} of the model"
         if not self.unknown_macs:
             return text + shares
         operators = ", ".join(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def _split_groups(net: PackerGraph) -> None:
 
     In place. Depthwise convolutions (as many groups as outputs) stay.
     """
-    net.steps = [new_step for step in net.steps for new_step in _split_group(net, step)]
+    net.steps = list(chain.from_iterable(_split_group(net, step) for step in net.steps))
 
 
 def _split_group(net: PackerGraph, step: PackerStep) -> list[PackerStep]:
@@ -240,9 +241,8 @@ def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions
     A layer becomes several layers with slices of its constants, and an iqCat that joins their
     outputs.
     """
-    net.steps = [
-        new_step for step in net.steps for new_step in _split_layer(net, step, target, options)
-    ]
+    parts = (_split_layer(net, step, target, options) for step in net.steps)
+    net.steps = list(chain.from_iterable(parts))
 
 
 def _split_layer(
