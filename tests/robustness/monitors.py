@@ -24,8 +24,8 @@ _CHANGES = {
     "os.truncate": (0,),
     "shutil.rmtree": (0,),
 }
-#: Files that onnxruntime keeps in the folder for temporary files.
-_ORT_TEMPORARIES = {".ses"}
+#: Beginnings of names that onnxruntime and PyTorch keep in the folder for temporary files.
+_LIBRARY_TEMPORARIES = (".ses", "torchinductor_")
 #: Folders of devices and of the kernel's tables, which hold no file of a user: the name of a
 #: process or thread is written to /proc/self/comm.
 _NO_FILES = ("/dev", "/proc")
@@ -72,9 +72,10 @@ class Monitor:
 
         Call it before the files of the case are removed.
         """
-        left = sorted({path.name for path in self._scratch.iterdir()} - _ORT_TEMPORARIES)
+        names = (path.name for path in self._scratch.iterdir())
+        left = [name for name in names if not name.startswith(_LIBRARY_TEMPORARIES)]
         if left:
-            return f"temporary {left[0]} left behind"
+            return f"temporary {min(left)} left behind"
         targets = {
             word
             for option, word in zip(case.call, case.call[1:], strict=False)
