@@ -257,14 +257,27 @@ def test_hard_gates(platform, kind, gain):
     assert np.abs(got - want).max() <= 0.51 / scale + size * (1 / 128 + 1 / 200)
 
 
-def test_hard_gate_of_any_line():
-    """A falling line is no gate of this form: it stays in float; any rising one is."""
-    found = quantize(
-        one("HardSigmoid", alpha=-0.3), samples((6, 8)), platform="venus", effort="fast"
-    )
+@pytest.mark.parametrize("gain", (1.0, 40.0))
+@pytest.mark.parametrize(
+    ("alpha", "beta"), ((1.7, 0.1), (-0.3, 0.5), (0.2, 1.2), (0.2, -0.2), (-0.2, 2.0), (0.5, -1.0))
+)
+@pytest.mark.parametrize("platform", CHIPS)
+def test_hard_gate_of_any_line(platform, alpha, beta, gain):
+    """Rising and falling lines with their bends on both sides of 0 or on one; alpha has half a
+    percent of error where the line is furthest from beta.
+    """
+    model = one("HardSigmoid", alpha=alpha, beta=beta)
+    got, want, scale = compare(model, platform, samples((6, 8), gain=gain))
+    reach = max(abs(beta), abs(1 - beta))
+    assert np.abs(got - want).max() <= 0.51 / scale + 1 / 128 + reach / 200
+
+
+@pytest.mark.parametrize(("alpha", "beta"), ((0.0, 0.5), (70.0, 0.5), (0.2, 2.5), (0.2, -1.5)))
+def test_hard_gate_that_stays_in_float(alpha, beta):
+    """A flat or very steep line, or one far from 0."""
+    model = one("HardSigmoid", alpha=alpha, beta=beta)
+    found = quantize(model, samples((6, 8)), platform="venus", effort="fast")
     assert [n.why for n in found.report.float_nodes] == ["venus has no operator for HardSigmoid"]
-    got, want, scale = compare(one("HardSigmoid", alpha=1.7, beta=0.1), "venus", samples((6, 8)))
-    assert np.abs(got - want).max() <= 0.51 / scale + 1 / 128 + 1 / 200
 
 
 # ---- softmax ---------------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_the_gelus_of_other_tools_become_formulas(op_type):
 @pytest.mark.parametrize(
     ("op_type", "inputs", "opset", "attributes"),
     [
-        ("DepthToSpace", (draw(1, 8, 2, 3),), 13, {"blocksize": 2}),
+        ("DepthToSpace", (draw(1, 8, 2, 3),), 28, {"blocksize": 2}),
         ("DepthToSpace", (draw(1, 8, 2, 3),), 28, {"blocksize": 2, "mode": "CRD"}),
         ("SpaceToDepth", (draw(1, 2, 4, 6),), 28, {"blocksize": 2}),
         ("GroupNormalization", (draw(1, 4, 6), draw(4), draw(4)), 21, {"num_groups": 2}),
@@ -286,6 +286,50 @@ def test_operators_with_function_bodies_are_expanded(op_type, inputs, opset, att
         assert opset < 28, "onnx has bodies of all of these today"
         pytest.skip("no function body in this opset")
     expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize(
+    ("op_type", "shape", "attributes"),
+    [
+        ("DepthToSpace", (2, 8, 2, 3), {"blocksize": 2}),
+        ("DepthToSpace", (1, 18, 4, 3), {"blocksize": 3, "mode": "DCR"}),
+        ("DepthToSpace", (2, 12, 2, 3), {"blocksize": 2, "mode": "CRD"}),
+        ("SpaceToDepth", (2, 3, 4, 6), {"blocksize": 2}),
+        ("SpaceToDepth", (1, 2, 9, 3), {"blocksize": 3}),
+    ],
+)
+def test_blocks_of_positions_are_moved_by_a_transpose(op_type, shape, attributes, opset):
+    model, feed = one_node(op_type, (draw(*shape),), opset, **attributes)
+    operators = expand_and_compare(model, feed, tolerance=0.0)
+    assert operators == ["Reshape", "Transpose", "Reshape"]
+
+
+def test_blocks_of_maps_of_unknown_size_stay():
+    model, _ = one_node("SpaceToDepth", (draw(1, 2, 4, 4),), 17, blocksize=2)
+    model.graph.inputs[0].shape = ir.Shape(["N", 2, "H", 4])
+    assert not expand_nodes(model, {"composite"})
+    assert [node.op_type for node in model.graph] == ["SpaceToDepth"]
+
+
+@pytest.mark.parametrize("platform", ["generic", "venus", "arcs", "venusA"])
+@pytest.mark.parametrize("op_type", ["DepthToSpace", "SpaceToDepth"])
+def test_blocks_between_layers_keep_a_model_in_integers(op_type, platform):
+    channels = 2 if op_type == "DepthToSpace" else 32
+    weights = {"v": draw(8, 3, 3, 3), "w": draw(4, channels, 3, 3)}
+    text = f"""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[N,3,8,8] x) => (float[N,4,M,M] y) {{
+            a = Conv<pads = [1, 1, 1, 1]>(x, v)
+            b = {op_type}<blocksize = 2>(a)
+            y = Conv<pads = [1, 1, 1, 1]>(b, w) }}"""
+    model = onnx.parser.parse_model(text)
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    result = quantize(model, draw(8, 3, 8, 8), platform=platform, effort="fast")
+    assert not result.report.float_nodes
+    assert result.report.chip_ready == (platform != "generic")
+    (output,) = result.report.outputs.values()
+    assert output["sqnr"] > 25
 
 
 def test_bodies_are_those_of_the_models_opset():

@@ -60,14 +60,14 @@ class HardSigmoid(Op):
         """Explain why a HardSigmoid or HardSwish has no integer form, or None if it has one.
 
         Reasons: unknown dimensions or too many axes, or coefficients of `alpha * x + beta` outside
-        0 < alpha < 64 and 0 <= beta <= 1.
+        0 < |alpha| < 64 and -1 <= beta <= 2 (beyond, the rounding of alpha moves the bends).
         """
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
         alpha, beta = _gate_coefficients(node)
-        if 0 < alpha < 64 and 0 <= beta <= 1:
+        if 0 < abs(alpha) < 64 and -1 <= beta <= 2:
             return None
-        return "its line does not rise from 0 to 1 around 0"
+        return "its line alpha x + beta is flat, very steep or far from 0"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the line alpha x + beta and a Relu in Q7, and a Requant if the output is not in Q7.
@@ -91,11 +91,12 @@ class HardSigmoid(Op):
         """
         (alpha, beta), x = _gate_coefficients(node), low.input_qparams(node, 0)
         value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), x)
-        w = Affine(2.0 ** min(floor_exponent(127 / alpha), low.target.exponents[1]))
+        w = Affine(2.0 ** min(floor_exponent(127 / abs(alpha)), low.target.exponents[1]))
         if x.scale * w.scale < Q7.scale:
             # Avoid a left shift: requantize to a finer scale. Clipped values are where the gate is
             # constant.
-            fine = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
+            furthest_bend = max(abs(beta), abs(1 - beta)) / abs(alpha)
+            fine = Affine(floor_power_of_two(127 / furthest_bend))
             attrs, shape = (
                 integer_ops.REQUANT.make_qparams_attributes(x, fine),
                 nchw_shape(node) or (),

@@ -4,6 +4,8 @@ RMSNormalization, and LpNormalization with p = 2, become the layer normalization
 side, InstanceNormalization that of each channel. RotaryEmbedding becomes
 x * cos + permuted x * sin with constant tables, CausalConvWithState a depthwise convolution of
 state and input, and the Gelu operators of com.microsoft the formula that exporters write.
+DepthToSpace and SpaceToDepth, which have function bodies from opset 28 on only, become a Transpose
+between two Reshapes, as PyTorch's PixelShuffle is written.
 """
 
 from __future__ import annotations
@@ -89,6 +91,37 @@ def _compose_instance_norm(model: ir.Model, node: ir.Node) -> bool:
         factors = array.astype(np.float32).reshape(channels, *[1] * (len(sizes) - 1))
         constant = builder.constant(factors, op_type.lower())
         result = builder(op_type, [result, constant], shape, f"{op_type.lower()}_channels")
+    builder.replace_node()
+    return True
+
+
+def _compose_block_shuffle(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a DepthToSpace or SpaceToDepth of maps [N, C, H, W] of known sizes.
+
+    Blocks of b x b positions are split off their axis, moved, and joined to the other one.
+    """
+    source = ir.require_input(node)
+    shape = list(source.shape or ())
+    sizes = [dim for dim in shape[1:] if isinstance(dim, int)]
+    if len(shape) != 4 or len(sizes) < 3:
+        return False
+    (channels, height, width), block = sizes, int(ir.get_attr(node, "blocksize", 1))
+    if node.op_type == "SpaceToDepth":
+        rows, columns = height // block, width // block
+        split, perm = [channels, rows, block, columns, block], [0, 3, 5, 1, 2, 4]
+        result = [channels * block**2, rows, columns]
+    else:
+        maps = channels // block**2
+        if ir.get_attr(node, "mode", "DCR") == "CRD":
+            split, perm = [maps, block, block, height, width], [0, 1, 4, 2, 5, 3]
+        else:
+            split, perm = [block, block, maps, height, width], [0, 3, 4, 1, 5, 2]
+        result = [maps, height * block, width * block]
+    builder = SubgraphBuilder(model, node)
+    blocks = builder.reshape(source, split, "blocks")
+    dims: list[ir.Dim] = [shape[0], *split]
+    moved = builder("Transpose", [blocks], [dims[axis] for axis in perm], "moved", {"perm": perm})
+    builder.reshape(moved, result, "joined")
     builder.replace_node()
     return True
 
@@ -271,11 +304,13 @@ _CONTRIB = "com.microsoft"
 COMPOSITIONS: Mapping[tuple[str, str], Composition] = {
     ("", "Attention"): compose_attention,
     ("", "CausalConvWithState"): _compose_causal_conv,
+    ("", "DepthToSpace"): _compose_block_shuffle,
     ("", "InstanceNormalization"): _compose_instance_norm,
     ("", "LpNormalization"): _compose_lp_norm,
     ("", "Mean"): _compose_sum,
     ("", "RMSNormalization"): _compose_rms_norm,
     ("", "RotaryEmbedding"): _compose_rotary_embedding,
+    ("", "SpaceToDepth"): _compose_block_shuffle,
     ("", "Sum"): _compose_sum,
     (_CONTRIB, "BiasGelu"): _compose_gelu,
     (_CONTRIB, "FastGelu"): _compose_gelu,
