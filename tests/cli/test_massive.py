@@ -76,6 +76,7 @@ def test_pasting_what_the_report_says_gives_the_others_back(folder: CommandFolde
     )
     first = folder.json(*call)
     assert first["outputs"]["y"]["sqnr"] < 15
+    assert first["next"][0]["options"] == ["--effort normal"]
     (step,) = [step for step in first["next"] if "bits:16" in step["options"][0]]
     assert re.search(
         r"'stream\d' reaches 4\d\d, but 99 % of its values are below \d", step["gives"]
@@ -95,6 +96,14 @@ def test_nothing_is_named_without_such_values_or_such_a_width(platform: str, hug
     assert not any("bits:16" in option for step in report.next for option in step.options)
 
 
+def test_another_effort_is_no_advice_without_data_or_where_nothing_is_lost() -> None:
+    model = lo.ir.ir.from_proto(_block(_HUGE))
+    synthetic = lo.quantize(model, platform="generic", effort="fast").report
+    near = lo.quantize(lo.ir.ir.from_proto(_block(0.0)), {"x": _data()}, effort="fast").report
+    for report in (synthetic, near):
+        assert not any("--effort" in option for step in report.next for option in step.options)
+
+
 def _is_note_on_outliers(note: str) -> bool:
     return note.startswith("using 16 bits for ranges determined by outliers: 'stream")
 
@@ -104,6 +113,7 @@ def test_with_normal_effort_they_get_16_bits_by_measurement() -> None:
     assert any(_is_note_on_outliers(note) for note in result.report.notes)
     assert result.report.outputs["y"]["sqnr"] > 20
     assert {result.plan.tensors[name].bits for name in ("stream0", "stream1", "stream2")} == {16}
+    assert not any("--effort" in option for step in result.report.next for option in step.options)
     assert not any("bits:16" in option for step in result.report.next for option in step.options)
 
 

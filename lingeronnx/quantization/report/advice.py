@@ -3,9 +3,9 @@
 A float operator between integer ones does no harm if all nodes after it, or all before it, stay in
 float as well: of both cuts, the one that leaves more multiply-accumulates to the chip is suggested.
 If a chip part is rejected, `--max-parts` moves the layers to blame to the host, so that `deploy`
-can write a program. If an output is far from the float model's, a search for better bit widths is
-suggested, and 16 bits for tensors whose range is determined by a few outliers, if the platform has
-them and no trial has measured that.
+can write a program. If an output is far from the float model's, the default effort is suggested to
+one that measures nothing, then 16 bits for tensors whose range is determined by a few outliers, if
+the platform has them and no trial has measured that, and a search for better bit widths.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...ir import ir
 from ...operators.macs import count_macs
 from ..prepare.preparation import PreparedModel
 from ..prepare.selectors import select_nodes
+from ..settings import SETTINGS
 from ..steps.planned_model import PlannedModel
 from .program import ProgramReport
 from .range_outliers import RangeOutlier, find_range_outliers
@@ -26,6 +27,11 @@ from .report import FloatNode, SuggestedOptions, split_float_nodes
 __all__ = ["suggest_options"]
 
 _SEARCH_OPTIONS = "--min-sqnr 15 --budget 10"
+_EFFORT_OPTION = f"--effort {SETTINGS['effort'].default}"
+_EFFORT_EFFECT = (
+    "moves ranges between channels, rounds weights by the error of their layer, and measures "
+    "finer scales"
+)
 _MAX_PARTS_OPTIONS = ("--max-parts 16",)  # large enough that the limit itself hardly matters
 _MIN_KEPT_DIVISOR = 20  # a cut must keep more than 1 / this of the MACs in integers
 _MAX_OPTIONS = 4  # maximum number of selectors of a suggested cut
@@ -62,10 +68,15 @@ def suggest_options(
     if between and prepared.target.has_packer:
         options += _suggest_host_cut(prepared, {entry.node for entry in between})
     if lossy:
+        can_calibrate = (
+            planned.basis.policy is not None and not is_imported and not prepared.synthetic
+        )
+        if can_calibrate and not prepared.recipe.measures_alternatives:
+            options.append(SuggestedOptions((_EFFORT_OPTION,), _EFFORT_EFFECT))
         outliers = [] if _has_tried_outliers(prepared) else find_range_outliers(prepared, planned)
         if outliers:
             options.append(_suggest_16_bits(outliers[:_MAX_OPTIONS]))
-        if planned.basis.policy is not None and not is_imported and not prepared.synthetic:
+        if can_calibrate:
             effect = (
                 "searches for the cheapest bit widths and float layers that reach this SQNR on "
                 "every output"
