@@ -46,6 +46,7 @@ IMPORT_BY_NAME_HOMES = {
     "lingeronnx/__init__.py": "public names, loaded on first use; type checkers see import statements",
     "lingeronnx/common/lazy_names.py": "public names of packages, as above",
     "lingeronnx/targets/registry.py": "the listed vendors, which stand above the registry",
+    "simulator/kernels/__init__.py": "operators, loaded on first use; type checkers see import statements",
     "lingeronnx/ir/_deferred_import.py": "modules of other packages, loaded on first use",
     "lingeronnx/runtime/data/functions.py": "the user's module",
     "lingeronnx/torch/exporter/model_source.py": "the user's module",

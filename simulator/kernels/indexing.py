@@ -173,9 +173,12 @@ def _to_slice(index: np.ndarray) -> slice | np.ndarray:
 
     Else `index` itself, also if it is empty.
     """
-    steps = np.unique(np.diff(index))
-    if index.size and index[0] >= 0 and (index.size == 1 or (steps.size == 1 and steps[0] > 0)):
-        return slice(int(index[0]), int(index[-1]) + 1, int(steps[0]) if steps.size else 1)
+    if index.size == 0 or index[0] < 0:
+        return index
+    steps = np.diff(index)
+    step = int(steps[0]) if steps.size else 1
+    if step > 0 and (steps == step).all():
+        return slice(int(index[0]), int(index[-1]) + 1, step)
     return index
 
 

@@ -50,3 +50,43 @@ def test_import_is_light(module, banned):
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+#: What quantizing a network of convolutions for generic can do without.
+UNUSED_IN_A_QUANTIZATION = (
+    "torch",
+    "rich",
+    "sympy.core",
+    "lingeronnx.analysis",
+    "lingeronnx.compat",
+    "lingeronnx.deployment",
+    "lingeronnx.torch",
+    "lingeronnx.cli",
+    "lingeronnx.luna.backend_passes",
+    "lingeronnx.luna.dialects",
+    "lingeronnx.luna.packer",
+    "lingeronnx.luna.timing",
+    "lingeronnx.operators.exact_nodes",
+    "lingeronnx.operators.references",
+    "lingeronnx.search.ladder",
+    "lingeronnx.search.run",
+    "simulator.kernels.conv_transpose",
+    "simulator.kernels.layer_norm",
+    "simulator.kernels.recurrent",
+    "simulator.kernels.softmax",
+)
+
+
+def test_quantize_loads_what_it_runs():
+    code = f"""
+import sys
+import lingeronnx as lo
+lo.quantize(
+    "models/digits_cnn.onnx", "models/digits_calib.npz", platform="generic", effort="fast", limit=32
+)
+print([m for m in {UNUSED_IN_A_QUANTIZATION} if m in sys.modules])
+print([m for m in sys.modules if m.endswith((".exact_qdq", ".reference"))])
+"""
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["[]", "[]"]
