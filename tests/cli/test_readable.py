@@ -224,9 +224,7 @@ def test_a_heavy_loss_is_followed_by_a_search_that_mends_it(here: CommandFolder)
         here.folder / "loss.onnx",
     )
     np.savez(here.folder / "rows.npz", x=rng.standard_normal((640, 4)).astype(np.float32))
-    text = here.run_ok(
-        "quantize", "loss.onnx", "--calib", "rows.npz", "--platform", "generic", "--effort", "fast"
-    )
+    text = here.run_ok("quantize", "loss.onnx", "--calib", "rows.npz", "--platform", "generic")
     assert "WARNING: output 'y' is " in text
     found = re.search(r"SQNR (\d+\.\d+) dB", pasted(here, text))
     assert found is not None
@@ -276,6 +274,18 @@ def test_an_output_that_never_changes_says_so(here: CommandFolder) -> None:
     np.savez(here.folder / "same.npz", x=np.repeat(samples()[:1], 9, axis=0))
     text = " ".join(here.run_ok("quantize", "tiny.onnx", "--calib", "same.npz").split())
     assert "(the output is identical for every sample; equivalent to 1 sample)" in text
+
+
+def test_an_output_with_one_sample_of_any_size_says_so(here: CommandFolder) -> None:
+    """Of detectors whose outputs are near 0 but once: the error of that sample is all there is."""
+    x = samples()[:9]
+    for factor, doubted in ((1.0, False), (40.0, True)):
+        np.savez(here.folder / "once.npz", x=np.concatenate([factor * x[:1], x[1:]]))
+        report = here.json("quantize", "tiny.onnx", "--calib", "once.npz", "--effort", "fast")
+        doubt = report["doubts"].get("y", "")
+        assert bool(
+            re.fullmatch(r"\d+% of the output's power is in one of 9 samples, .*", doubt)
+        ) == (doubted)
 
 
 @pytest.mark.parametrize("value", [0.0, 3.5])

@@ -41,6 +41,8 @@ __all__ = [
 
 _MAX_SAMPLES = 64  # calibration samples that are used if none are held out
 _MAX_SQNR_DB = 60.0  # SQNR above this counts as this when the break is located
+_DOMINANT_SHARE = 0.9  # fraction of an output's power in one sample that decides its figures
+_MIN_SHARING_SAMPLES = 8  # samples among which such a share is unexpected
 _STUCK_SHARE = 0.25  # fraction of a state's changing elements that may be constant in integers
 _CHUNK_SIZE = 1 << 20  # elements that are compared at once
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -334,12 +336,13 @@ def _format_lost_parts(parts: Sequence[OutputPart], output_sqnr: Mapping[str, fl
 
 
 class _VariationCheck:
-    """Checks whether an output differs between samples."""
+    """Checks whether an output differs between samples, and whether one has most of its power."""
 
     def __init__(self) -> None:
         """Start without samples."""
         self._first: np.ndarray | None = None
         self._varies = False
+        self._powers: list[np.ndarray] = []
 
     def add(self, array: np.ndarray) -> None:
         """Add a batch with samples on axis 0.
@@ -347,6 +350,7 @@ class _VariationCheck:
         Notes whether any of them differs from the first sample of all batches.
         """
         samples = array if array.ndim else array[None]
+        self._powers.append(_squared_error_per_row(samples, np.zeros(()), len(samples)))
         if self._varies or not len(samples):
             return
         if self._first is None:
@@ -362,8 +366,23 @@ class _VariationCheck:
         if count == 1:
             return f"from 1 {unit}"
         if self._varies:
-            return ""
+            return self._doubt_power(count, unit)
         return f"the output is identical for every {unit}; equivalent to 1 {unit}"
+
+    def _doubt_power(self, count: int, unit: str) -> str:
+        """Explain that one of `count` samples has nearly all of the power, or return "".
+
+        Its error alone decides the SQNR, as of a detector that responds to one sample only.
+        """
+        powers = np.concatenate(self._powers)
+        if len(powers) != count or count < _MIN_SHARING_SAMPLES:
+            return ""
+        share = float(powers.max() / max(powers.sum(), np.finfo(float).tiny))
+        if share < _DOMINANT_SHARE:
+            return ""
+        return (
+            f"{share:.0%} of the output's power is in one of {count} {unit}s, whose error decides"
+        )
 
 
 def _sqnr_sort_key(sqnr_db: float) -> float:
