@@ -8,6 +8,7 @@ files) is parsed only.
 import ast
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import click
@@ -153,10 +154,15 @@ def test_what_is_wrong_is_seen():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """Return a folder that has the package's files where a checkout has them."""
-    (tmp_path / "lingeronnx").symlink_to(Path(lo.__file__).parent, target_is_directory=True)
+    """Return a folder that has copies of the demo's files where a checkout has them.
+
+    Copies, because commands write beside their model.
+    """
+    demo = Path("lingeronnx", "cli", "demo_model")
+    (tmp_path / demo).mkdir(parents=True)
     for name in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"):
-        (tmp_path / name).symlink_to(Path(lo.__file__).parent / "cli" / "demo_model" / name)
+        for copy in (tmp_path / name, tmp_path / demo / name):
+            shutil.copyfile(Path(lo.__file__).parents[1] / demo / name, copy)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
