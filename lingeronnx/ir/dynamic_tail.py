@@ -296,6 +296,8 @@ def _explain_tail_node(model: ir.Model, node: ir.Node, data_values: set[ir.Value
     It starts where output shapes depend on the elements of `data_values`, and at unknown operators.
     """
     if not node.domain and _has_data_dependent_shape(node, data_values):
+        if node.op_type in float_ops.CONTROL_FLOW_OPS:
+            return "which of its operators run, or how often, depends on input values"
         return "its output shape depends on input values and differs between samples"
     if _is_unknown_operator(model, node):
         return f"the operator {ir.display_op_type(node)} is unknown"

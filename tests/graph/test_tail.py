@@ -142,6 +142,14 @@ def test_nodes_are_told_in_the_order_of_the_graph(name):
     assert told == sorted(told, key=order.index)
 
 
+def test_a_branch_is_not_said_to_have_another_shape():
+    reasons = split_dynamic_tail(graph_of(_model("a branch"))).host_reasons
+    (reason,) = [reason for reason in reasons.values() if "operators run" in reason]
+    assert reason == "which of its operators run, or how often, depends on input values"
+    shapes = split_dynamic_tail(graph_of(_model("a slice"))).host_reasons.values()
+    assert "its output shape depends on input values and differs between samples" in shapes
+
+
 def test_samples_are_not_stacked():
     found = lo.quantize(
         graph_of(_model("what is above a bound")), _feeds(), platform="generic", effort="fast"
