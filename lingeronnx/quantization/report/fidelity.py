@@ -13,7 +13,7 @@ import numpy as np
 
 from ...common.decibels import compute_sqnr_db
 from ...common.errors import ModelError
-from ...ir import ir
+from ...ir import float_ops, ir
 from ...ir.plan import Affine
 from ...runtime.accuracy_warnings import MIN_SQNR_DB
 from ...runtime.data import Progress
@@ -621,9 +621,15 @@ def locate_break(
 def _worst_input_db(node: ir.Node, sqnr_db: Mapping[str, float]) -> float:
     """Return the lowest SQNR in dB of the inputs of a node; unknown ones count as exact.
 
-    Exact is _MAX_SQNR_DB.
+    Exact is _MAX_SQNR_DB. The inputs of a Softmax include those of an Add or Where before it, in
+    whose result the large values of a mask hide the error of the scores.
     """
-    names = [str(value.name) for value in node.inputs if value is not None]
+    values = list(node.inputs)
+    if node.op_type in float_ops.SOFTMAX_OPS:
+        mask_node = ir.producer(values[0])
+        if mask_node is not None and mask_node.op_type in ("Add", "Where"):
+            values += mask_node.inputs
+    names = [str(value.name) for value in values if value is not None]
     return min((sqnr_db.get(name, _MAX_SQNR_DB) for name in names), default=_MAX_SQNR_DB)
 
 

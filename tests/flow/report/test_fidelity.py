@@ -4,6 +4,8 @@ are no good.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
@@ -12,8 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.ir import ir
 from lingeronnx.quantization import build_candidate, plan_model, prepare_model
+from lingeronnx.quantization.report import fidelity
 from lingeronnx.quantization.report.evaluation import format_clipped_values
 from lingeronnx.runtime.data import Data, InputSpec
+from tests.passes.helpers import graph
 
 X = InputSpec("x", (None, 3), np.dtype(np.float32))
 
@@ -144,6 +148,25 @@ def test_the_layer_that_breaks_is_named() -> None:
     assert report.warnings
     assert "it breaks at" in report.warnings[0]
     assert "spoils" in report.warnings[0] or "last" in report.warnings[0]
+
+
+@pytest.mark.parametrize("operator", ["Add(s, mask)", "Where(allowed, s, mask)"])
+def test_a_mask_does_not_hide_where_the_scores_break(
+    operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum with -1e9 has a high SQNR; the Softmax after it is not to blame for the scores."""
+    model = graph(
+        f"""g (float[N,4] x, float[N,4] mask, bool[N,4] allowed) => (float[N,4] p) {{
+        a = Relu(x) s = MatMul(a, w) m = {operator} p = Softmax(m) }}""",
+        w=np.eye(4, dtype=np.float32),
+    )
+    sqnr_db = {"a": 30.0, "s": 5.0, "m": 700.0, "p": 4.0}
+    monkeypatch.setattr(fidelity, "measure_tensor_sqnr", lambda *_: sqnr_db)
+    data = SimpleNamespace(first=lambda count: {})
+    prepared = SimpleNamespace(data=data, comparison_batch_size=1, calls=None)
+    text = fidelity.locate_break(prepared, model, model, None)  # type: ignore[arg-type]
+    assert text.startswith("; it breaks at MatMul")
+    assert "('s': 5.0 dB, 30.0 dB before it)" in text
 
 
 def test_values_beyond_the_calibrated_range_are_counted() -> None:
