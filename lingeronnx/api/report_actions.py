@@ -8,18 +8,20 @@ the report of `quantize` shows it, on samples held out. What was not tried says 
 from __future__ import annotations
 
 import math
+import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..analysis.compare.comparison import Comparison
 from ..analysis.compare.finding import LayerFinding
+from ..analysis.compare.network import name_layers
 from ..analysis.compare.option_trials import apply_option
 from ..analysis.compare.scale_causes import MISMATCH_REMEDY
 from ..analysis.compare.sources import IntegerSource
 from ..common.errors import LingerOnnxError
-from ..common.escaping import quote_shell
+from ..common.escaping import join_shell, quote_shell
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..runtime.provenance import load_quantize_settings
@@ -124,10 +126,10 @@ def find_actions(
     if reason:
         return [replace(action, untried_reason=reason) for action in candidates[:_MAX_ACTIONS]]
 
-    def requantize(options: Sequence[str]) -> QuantizedModel:
-        changed = dict(recorded or {})
-        for option in options:
-            changed = apply_option(changed, option)
+    def requantize(options: str) -> QuantizedModel:
+        changed, words = dict(recorded or {}), shlex.split(options)
+        for name, value in zip(words[::2], words[1::2], strict=True):
+            changed = apply_option(changed, join_shell((name, value)))
         return quantize(model, calib, **changed, **settings)
 
     def measure_again(result: QuantizedModel) -> float:
@@ -187,32 +189,37 @@ def _list_candidates(
     settings = recorded or {}
     target = get_target(str(settings.get("platform", DEFAULT)))
     yield from _list_finding_actions(comparison)
+    places = name_layers(comparison)
     for row in comparison.worst[:_WIDENED_LAYERS] if 16 in target.bits else ():
         if row.stored_form is not None and row.stored_form.q.bits <= 8:
             option = f"--override {quote_shell(f'{row.name}=bits:16')}"
-            reason = f"a layer with much error: {row.kinds[0]} {row.name}"
+            reason = f"a layer with much error: {places[row.name]}"
             yield Action(option, reason, tensor=row.name)
     if settings.get("weight_scales", "tensor") == "tensor" and "channel" in target.weight_scales:
         yield Action("--weight-scales channel", "a scale for each output channel")
     for other, relative_time in _SLOWER_EFFORTS[str(settings.get("effort", "normal"))]:
-        yield Action(f"--effort {other}", "more methods are tried", relative_time=relative_time)
+        yield Action(
+            f"--effort {other}", "with more methods, which take longer", relative_time=relative_time
+        )
 
 
 def _list_finding_actions(comparison: Comparison) -> Iterator[Action]:
     """Yield the options of findings, and quantizing again if the file differs from the model."""
+    places = name_layers(comparison)
+
+    def describe(finding: LayerFinding) -> str:
+        place = places.get(finding.layer, f"{finding.operator} {finding.layer}")
+        return f"{finding.kind}: {place}"
+
     damaged = next((f for f in comparison.findings if f.remedy == MISMATCH_REMEDY), None)
     if damaged is not None:
-        yield Action("", f"quantize again: {_describe_finding(damaged)}", tensor=damaged.layer)
+        reason = f"quantize the float model again, as this file does not match it: {damaged.kind}"
+        yield Action("", reason, tensor=damaged.layer)
     for finding, _ in rank_findings(comparison):
         for option in finding.options:
-            yield Action(option, _describe_finding(finding), tensor=finding.layer)
+            yield Action(option, describe(finding), tensor=finding.layer)
     if len(comparison.findings) > 1 and comparison.options:
         yield Action(comparison.options, "the options of all findings that help together")
-
-
-def _describe_finding(finding: LayerFinding) -> str:
-    """Return the kind of a finding, and operator and tensor of its layer, as text."""
-    return f"{finding.kind}: {finding.operator} {finding.layer}"
 
 
 class _ActionTrial:
@@ -220,7 +227,7 @@ class _ActionTrial:
 
     def __init__(
         self,
-        requantize: Callable[[Sequence[str]], QuantizedModel],
+        requantize: Callable[[str], QuantizedModel],
         measure_again: Callable[[QuantizedModel], float],
         baseline: QuantizedModel | None,
     ) -> None:
@@ -239,10 +246,10 @@ class _ActionTrial:
         """
         try:
             if self._baseline is None:
-                self._baseline = self._requantize(())
+                self._baseline = self._requantize("")
             if not action.options:
                 return self._describe(action, self._measure_again(self._baseline), ())
-            result = self._requantize((action.options,))
+            result = self._requantize(action.options)
         except LingerOnnxError:
             return None
         gain_db = _worst_sqnr_db(result) - _worst_sqnr_db(self._baseline)

@@ -10,7 +10,7 @@ from ..analysis.compare.advice import find_parent_rows
 from ..analysis.compare.comparison import Comparison
 from ..analysis.compare.finding import LayerFinding
 from ..analysis.compare.join import ComparedTensor
-from ..analysis.compare.network import compute_error_shares
+from ..analysis.compare.network import compute_error_shares, name_layers
 
 __all__ = ["Loss", "find_losses", "rank_findings"]
 
@@ -27,14 +27,17 @@ class Loss:
     Attributes
     ----------
     tensor, place
-        The tensor that it makes, and its operator and tensor as text.
+        The tensor that it makes, and its operator and node as text.
+    also
+        Tensors with the same scale and the same problem.
     cause
         Kind of the finding; empty if no cause was found.
     measured, remedy
         What was measured with its limit, and how to fix it; `remedy` is empty without a cause.
     share_percent
-        Its own noise, relative to the signal, of the sum over all layers; with that of layers
-        without a finding that read it.
+        Its own noise, relative to the signal, of the sum over all layers.
+    total_share_percent
+        The same with that of `also`, and of layers without a finding that read these tensors.
     own_db
         SQNR of the layer alone in dB; NaN if it was not compared.
     """
@@ -45,7 +48,9 @@ class Loss:
     measured: str
     remedy: str
     share_percent: float
+    total_share_percent: float
     own_db: float
+    also: tuple[str, ...] = ()
 
 
 def rank_findings(comparison: Comparison) -> list[tuple[LayerFinding, float]]:
@@ -68,14 +73,26 @@ def find_losses(comparison: Comparison) -> list[Loss]:
     They are in the order of `rank_findings`.
     """
     rows = {row.name: row for row in comparison.rows}
+    shares, places = compute_error_shares(comparison.rows), name_layers(comparison)
     losses = []
-    for finding, share in rank_findings(comparison):
-        loss = _describe_finding(finding, rows.get(finding.layer), share)
+    for finding, total_share in rank_findings(comparison):
+        name = finding.layer
+        loss = Loss(
+            tensor=name,
+            place=places.get(name, f"{finding.operator} {name}"),
+            cause=finding.kind,
+            measured=finding.evidence,
+            remedy=finding.remedy,
+            share_percent=shares.get(name, 0.0),
+            total_share_percent=total_share,
+            own_db=rows[name].effective.sqnr if name in rows else math.nan,
+            also=finding.also,
+        )
         losses.append((finding.order > 0, loss))
     for name, share in _attribute_shares(comparison).items():
         if share >= _LARGE_SHARE_PERCENT and not comparison.finding_kind_of(rows[name]):
-            losses.append((True, _describe_share(rows[name], share)))
-    losses.sort(key=lambda entry: (entry[0], -entry[1].share_percent))
+            losses.append((True, _describe_share(rows[name], places[name], share)))
+    losses.sort(key=lambda entry: (entry[0], -entry[1].total_share_percent))
     return [loss for _, loss in losses[:_MAX_LOSSES]]
 
 
@@ -108,27 +125,15 @@ def _find_source(
     return None
 
 
-def _describe_finding(finding: LayerFinding, row: ComparedTensor | None, share: float) -> Loss:
-    """Describe a layer with a finding."""
-    return Loss(
-        tensor=finding.layer,
-        place=f"{finding.operator} {finding.layer}",
-        cause=finding.kind,
-        measured=f"{finding.measured} (limit: {finding.limit})",
-        remedy=finding.remedy,
-        share_percent=share,
-        own_db=math.nan if row is None else row.effective.sqnr,
-    )
-
-
-def _describe_share(row: ComparedTensor, share: float) -> Loss:
-    """Describe a layer without a finding."""
+def _describe_share(row: ComparedTensor, place: str, share: float) -> Loss:
+    """Describe a layer without a finding, called `place`."""
     return Loss(
         tensor=row.name,
-        place=f"{row.kinds[0]} {row.name}",
+        place=place,
         cause="",
         measured="no unusual range, scale or weight: its integers are too coarse",
         remedy="",
         share_percent=share,
+        total_share_percent=share,
         own_db=row.effective.sqnr,
     )

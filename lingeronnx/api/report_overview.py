@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.check.report import Check
 from ..analysis.compare.comparison import Comparison
 from ..analysis.profile.outliers import iter_constants
-from ..common.escaping import escape_html
+from ..common.escaping import escape_html, quote_shell
 from ..common.pages import PageSection, components
 from ..common.text import format_bytes, format_decibels, group_by_key
 from ..ir import ir
@@ -17,10 +18,13 @@ from ..quantization.report import Report
 from .report_actions import Action
 from .report_losses import Loss
 
-__all__ = ["Hint", "Tile", "make_overview", "render_overview"]
+__all__ = ["QuantizeCommand", "Hint", "Tile", "make_overview", "render_overview"]
 
 _LOW_SQNR_DB = 20.0  # below it the tile is marked
-_QUANTIZE_COMMAND = "lingeronnx quantize MODEL --calib DATA"
+#: Options of `quantize` that can be repeated; of the others the last one counts.
+_REPEATABLE_OPTIONS = frozenset({"--override", "--skip"})
+#: A word of a command line as it is quoted.
+_SHELL_WORD = re.compile(r"""(?:\$'(?:[^'\\]|\\.)*'|'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\])+""")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,54 @@ class Tile:
     value: str
     remark: str
     state: str = ""
+
+
+@dataclass(frozen=True)
+class QuantizeCommand:
+    """The command line that quantized a model, to which options are added.
+
+    Attributes
+    ----------
+    text
+        The command line; empty if it is not known.
+    model, output
+        File names of the float model and of the quantized one; "model" for models in memory.
+    """
+
+    text: str
+    model: str = "model"
+    output: str = "model"
+
+    def add(self, options: str) -> str:
+        """Return the command line with `options` of it replaced or added; these alone if unknown.
+
+        Without options it is the command that quantizes the model again, to the same file.
+        """
+        if options:
+            return _replace_options(self.text, options) if self.text else options
+        if self.text:
+            return self.text
+        model = "MODEL" if self.model == "model" else quote_shell(self.model)
+        output = "" if self.output == "model" else f" -o {quote_shell(self.output)}"
+        return f"lingeronnx quantize {model} --calib DATA{output}"
+
+
+def _replace_options(command: str, options: str) -> str:
+    """Return a command line with `options` at its end, and without others of the same names.
+
+    Options that can be repeated stay. Both texts are quoted for a shell.
+    """
+    added = _SHELL_WORD.findall(options)
+    followers = zip(added, [*added[1:], "-"], strict=True)
+    has_value = {name: not follower.startswith("-") for name, follower in followers}
+    kept, words = [], iter(_SHELL_WORD.findall(command))
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if not name.startswith("-") or name not in has_value or name in _REPEATABLE_OPTIONS:
+            kept.append(word)
+        elif has_value[name] and not equals:
+            next(words, None)
+    return " ".join([*kept, options])
 
 
 @dataclass(frozen=True)
@@ -68,13 +120,15 @@ def _make_accuracy_tile(comparison: Comparison, report: Report | None) -> Tile:
     worst = min(outputs, key=outputs.__getitem__, default="")
     worst_text = f"output '{worst}': {format_decibels(outputs[worst])}" if worst else ""
     samples = f"{comparison.join.samples} samples"
-    state = "bad" if comparison.warnings or outputs.get(worst, math.inf) < _LOW_SQNR_DB else "good"
     if comparison.accuracy is not None:
+        state = "bad" if comparison.join.has_lost_accuracy else "good"
         before, after = comparison.accuracy
         value = f"{before:.1f} % \u2192 {after:.1f} %"
         return Tile(
             "top-1 accuracy, float \u2192 integer", value, f"{samples}; {worst_text}", state
         )
+    is_low = outputs.get(worst, math.inf) < _LOW_SQNR_DB
+    state = "bad" if comparison.warnings or is_low else "good"
     if report is not None and report.accuracy:
         return Tile("accuracy", report.accuracy_text, worst_text, state)
     if not worst:
@@ -132,22 +186,22 @@ def render_overview(
     losses: Sequence[Loss],
     actions: Sequence[Action],
     hints: Sequence[Hint],
-    again: str,
+    command_line: QuantizeCommand,
 ) -> PageSection:
     """Render tiles, losses, actions and hints as the first section of the report.
 
-    `again` is the command line to which options are appended; empty for the options alone.
+    Options of actions and hints are added to `command_line`.
     """
     blocks = [components.render_tiles((t.label, t.value, t.remark, t.state) for t in tiles)]
-    blocks.append(components.heading("Where accuracy is lost"))
+    blocks.append(components.heading("Where the error comes from"))
     if losses:
         blocks.append(components.ordered_list(map(_render_loss, losses)))
     else:
         text = "No layer is suspicious: the error is spread over all of them."
         blocks.append(components.paragraph(text))
-    blocks += [components.heading("What to try"), *_render_actions(actions, again)]
+    blocks += [components.heading("What to try"), *_render_actions(actions, command_line)]
     if hints:
-        items = [_render_hint(hint, again) for hint in hints]
+        items = [_render_hint(hint, command_line) for hint in hints]
         blocks += [components.heading("Other problems and notes"), components.ordered_list(items)]
     data = {
         "tiles": [vars(tile) for tile in tiles],
@@ -161,9 +215,14 @@ def render_overview(
 def _render_loss(loss: Loss) -> str:
     """Render a layer that loses accuracy: cause, place, measure, remedy and part of the error."""
     cause = escape_html(loss.cause or "large error")
-    figures = f"{loss.share_percent:.3g} % of the error"
+    share, total = f"{loss.share_percent:.3g} %", f"{loss.total_share_percent:.3g} %"
+    figures = f"{share} of the error"
+    if total != share:
+        figures += f"; {total} with the layers that follow from it"
     if not math.isnan(loss.own_db):
-        figures += f", own SQNR {format_decibels(loss.own_db)}"
+        figures += f"; SQNR of the layer alone {format_decibels(loss.own_db)}"
+    if loss.also:
+        figures += f"; the same scale and problem: {', '.join(loss.also)}"
     remedy = f"; remedy: {loss.remedy}" if loss.remedy else ""
     return (
         f'<b class="bad">{cause}</b> {components.breakable_path(loss.place)}'
@@ -173,7 +232,7 @@ def _render_loss(loss: Loss) -> str:
     )
 
 
-def _render_actions(actions: Sequence[Action], again: str) -> list[str]:
+def _render_actions(actions: Sequence[Action], command_line: QuantizeCommand) -> list[str]:
     """Render actions as lists: those with a measured gain, then the others, grouped by the reason.
 
     Without actions a sentence says that nothing helped.
@@ -184,26 +243,26 @@ def _render_actions(actions: Sequence[Action], again: str) -> list[str]:
     for group in group_by_key(actions, lambda action: action.untried_reason):
         if group[0].untried_reason:
             blocks.append(components.paragraph(group[0].untried_reason, "dim"))
-        blocks.append(components.ordered_list(_render_action(a, again) for a in group))
+        blocks.append(components.ordered_list(_render_action(a, command_line) for a in group))
     return blocks
 
 
-def _render_hint(hint: Hint, again: str) -> str:
+def _render_hint(hint: Hint, command_line: QuantizeCommand) -> str:
     """Render a problem: who found it, the text, and options to copy."""
-    command = f"{again} {hint.options}".strip() if hint.options else ""
+    command = command_line.add(hint.options) if hint.options else ""
     return (
         f"<b>{escape_html(hint.source)}</b>: {escape_html(hint.text)}"
         f"{components.copyable_command(command) if command else ''}"
     )
 
 
-def _render_action(action: Action, again: str) -> str:
+def _render_action(action: Action, command_line: QuantizeCommand) -> str:
     """Render an action: its gain and costs if it was tried, the reason, and the options to copy."""
     gain = ""
     if action.gain_db is not None:
         texts = ", ".join([f"{action.gain_db:+.1f} dB", *action.costs])
         gain = f'<span class="action">{escape_html(texts)}</span> '
-    command = f"{again} {action.options}".strip() or _QUANTIZE_COMMAND
+    command = command_line.add(action.options)
     return (
         f"{gain}{components.breakable_path(action.reason)}"
         f"{components.select_button(action.tensor)}"

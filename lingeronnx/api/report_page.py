@@ -33,6 +33,7 @@ from ..common.text import format_violations, group_by_key, mask_quotes_and_numbe
 from ..ir import ir
 from ..quantization import QuantizedModel
 from ..quantization.report import Report, format_findings, format_float_nodes, format_rewrites
+from ..runtime.accuracy_warnings import remove_search_advice
 from ..runtime.data import Progress
 from ..runtime.session import is_integer_graph
 from ..runtime.streaming import CallCount
@@ -40,7 +41,7 @@ from ..search.page import render_search_section
 from .quantization import quantize
 from .report_actions import DEFAULT_BUDGET_MINUTES, find_actions
 from .report_losses import find_losses
-from .report_overview import Hint, make_overview, render_overview
+from .report_overview import Hint, QuantizeCommand, make_overview, render_overview
 
 __all__ = ["report"]
 
@@ -153,7 +154,9 @@ def report(
     part_costs = [verdict.cost for verdict in check_report.verdicts]
     costs = sum_layer_costs(part_costs, check_report.time.latency)
     sections = [
-        render_overview(overview, find_losses(comparison), actions, hints, again),
+        render_overview(
+            overview, find_losses(comparison), actions, hints, QuantizeCommand(again, *names)
+        ),
         render_network_section(comparison, costs),
         render_comparison_section(comparison, has_summary=False),
         render_check_section(check_report),
@@ -168,7 +171,8 @@ def report(
         if quantize_report.search is not None:
             sections.append(render_search_section(quantize_report.search))
     title = f"{names[0]} on {check_report.platform}"
-    about = f"compared with the float model on {comparison.join.samples} samples"
+    texts = (name if name == "model" else f"model ({name})" for name in names)
+    about = "float {} against integer {} on {} samples".format(*texts, comparison.join.samples)
     return _write_page(folder, render_page(title, about, sections), sections)
 
 
@@ -195,7 +199,7 @@ def _write_page(
 def _list_hints(
     check: Check, comparison: Comparison, report: Report | None, shown_options: Collection[str]
 ) -> list[Hint]:
-    """Return problems and warnings, and options that quantize suggests; each rule stands once.
+    """Return problems and warnings, and options that quantize suggests; each stands once.
 
     Options in `shown_options` are left out.
     """
@@ -203,15 +207,16 @@ def _list_hints(
     if report is not None:
         steps = [(step, " ".join(step.options)) for step in report.next]
         hints += [Hint("quantize", s.effect, o) for s, o in steps if o not in shown_options]
-        hints += [Hint("quantize", warning) for warning in report.warnings]
-    hints += [Hint("compare", warning) for warning in comparison.warnings]
+        hints += [Hint("quantize", remove_search_advice(warning)) for warning in report.warnings]
+    hints += [Hint("compare", remove_search_advice(warning)) for warning in comparison.warnings]
     violations = check.remaining if check.kind == "float" else check.violations
     for group in group_by_key(violations, lambda v: mask_quotes_and_numbers(v.rule)):
         occurrences = [(v.node, v.value) for v in group]
         text = format_violations(group[0].rule, group[0].remedy, occurrences)
         hints.append(Hint("check", text))
     hints += [Hint("check", line) for line in format_findings(check.findings)]
-    return [*hints, *(Hint("check", f"fewer parts: {merge}") for merge in check.merges)]
+    hints += [Hint("check", f"fewer parts: {merge}") for merge in check.merges]
+    return [group[0] for group in group_by_key(hints, lambda hint: (hint.text, hint.options))]
 
 
 # ---- report of quantize --------------------------------------------------------------------------

@@ -461,7 +461,7 @@ def _format_findings(comparison: Comparison) -> list[tuple[str, str, str]]:
     """
     rows = []
     for finding in comparison.findings[:_MAX_FINDINGS]:
-        text = f"{finding.place}: {finding.measured} (limit: {finding.limit})"
+        text = f"{finding.place}: {finding.evidence}"
         options = "".join(f": {option}" for option in finding.options)
         rows.append((finding.kind, text, ""))
         rows.append(("", f"{finding.remedy}{options}", "green"))

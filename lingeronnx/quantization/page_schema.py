@@ -67,12 +67,14 @@ def _overview_schema() -> _Schema:
     )
     losses = _list_of(
         tensor=(_STRING, "tensor that the layer makes"),
-        place=(_STRING, "operator and tensor"),
+        place=(_STRING, "operator and node"),
         cause=(_STRING, "kind of the finding; empty if no cause was found"),
         measured=(_STRING, "what was measured, and its limit"),
         remedy=(_STRING, "how to fix it"),
-        share_percent=(_NUMBER, "part of the error, in percent"),
+        share_percent=(_NUMBER, "part of the error that the layer makes, in percent"),
+        total_share_percent=(_NUMBER, "the same with layers that follow from it"),
         own_db=(_MEASURE, "SQNR of the layer alone, in dB"),
+        also=(_STRINGS, "tensors with the same scale and problem"),
     )
     actions = _list_of(
         options=(_STRING, "options of quantize; empty: quantize again as before"),

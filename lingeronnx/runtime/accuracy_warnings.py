@@ -56,6 +56,14 @@ _CHECK_DATA = (
 )
 
 
+def remove_search_advice(warning: str) -> str:
+    """Return a warning without the advice to look for the layers responsible, if it ends so.
+
+    For pages that show these layers.
+    """
+    return warning.partition(f"; {_FIND_LAYERS}")[0]
+
+
 class PredictionCounts:
     """Correct and predicted classes of a model and of its float baseline, counted over batches.
 
@@ -149,6 +157,25 @@ class PredictionCounts:
             return None
         return 100 * math.sqrt(self.lost + self.gained) / self.samples
 
+    @property
+    def has_lost_accuracy(self) -> bool:
+        """Whether the accuracy is below the baseline's by more than chance explains.
+
+        The drop must exceed both `_MAX_LOSS_POINTS` points and `_MAX_STANDARD_ERRORS` standard
+        errors. False without a baseline.
+        """
+        return self.drop_standard_error is not None and self._drop_points > self._max_drop_points
+
+    @property
+    def _drop_points(self) -> float:
+        """The accuracy drop against the baseline, in percentage points."""
+        return 100 * (self.lost - self.gained) / self.samples
+
+    @property
+    def _max_drop_points(self) -> float:
+        """The largest accuracy drop without a warning, in percentage points."""
+        return max(_MAX_LOSS_POINTS, _MAX_STANDARD_ERRORS * (self.drop_standard_error or 0.0))
+
     def format_warnings(self, *, is_integer: bool) -> list[str]:
         """Return the warnings about a loss, chance level, and a single predicted class, in order.
 
@@ -161,25 +188,18 @@ class PredictionCounts:
         return [warning for warning in warnings if warning]
 
     def _format_loss(self) -> str:
-        """Return a warning if the accuracy is below the baseline's by more than chance explains.
-
-        The drop must exceed both `_MAX_LOSS_POINTS` points and `_MAX_STANDARD_ERRORS` standard
-        errors; otherwise, or without a baseline, "".
-        """
-        error = self.drop_standard_error
-        if error is None:
+        """Return a warning if the accuracy fell by more than chance explains, else ""."""
+        if not self.has_lost_accuracy:
             return ""
-        drop = 100 * (self.lost - self.gained) / self.samples
-        if drop <= max(_MAX_LOSS_POINTS, _MAX_STANDARD_ERRORS * error):
-            return ""
+        limit = self._max_drop_points
+        basis = "" if limit == _MAX_LOSS_POINTS else ", two standard errors"
         before, after = (
             100 * count / self.samples for count in (self.baseline_correct, self.correct)
         )
         return (
-            f"top{self.k} falls by {drop:.2f} points, from {before:.2f} % in float to {after:.2f} "
-            f"% on {self.samples} samples (limit: {_MAX_LOSS_POINTS:g} points and two standard "
-            f"errors, which are {_MAX_STANDARD_ERRORS * error:.2f} points); {_FIND_LAYERS}, or "
-            "quantize with --effort best, or search with --max-drop POINTS"
+            f"top{self.k} falls by {self._drop_points:.2f} points, from {before:.2f} % in float to "
+            f"{after:.2f} % on {self.samples} samples (limit: {limit:.3g} points{basis}); "
+            f"{_FIND_LAYERS}, or quantize with --effort best, or search with --max-drop POINTS"
         )
 
     def _format_chance(self, is_integer: bool) -> str:

@@ -4,6 +4,7 @@ written.
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir
@@ -11,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
+from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.option_trials import apply_option
+from lingeronnx.api.report_overview import QuantizeCommand
 from lingeronnx.cli import main
 from lingeronnx.common.escaping import escape_html as shown
 from lingeronnx.common.pages.document import to_json_value
@@ -112,9 +115,11 @@ def test_a_file_that_differs_from_the_model_is_quantized_again(files, tmp_path):
     assert loss["share_percent"] > 50
     assert loss["tensor"] == action["tensor"]
     assert action["gain_db"] > 3
-    assert (
-        "<code>lingeronnx quantize MODEL --calib DATA</code>" in (pages / "report.html").read_text()
-    )
+    command = "<code>lingeronnx quantize m.onnx --calib DATA -o damaged.onnx</code>"
+    page = (pages / "report.html").read_text()
+    assert command in page
+    assert "was changed after quantizing" in page
+    assert "limit: the float" not in page
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("venus", False), ("generic", True)])
@@ -141,6 +146,44 @@ def test_trials_quantize_for_the_platform_and_mode_of_the_graph(tmp_path, monkey
     lo.report(model, result, data, tmp_path, calib=data)
     assert calls
     assert all({**settings, **used} == used for used in calls)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "expected"),
+    [
+        ("q m.onnx --effort fast", "--effort normal", "q m.onnx --effort normal"),
+        ("q --effort=fast m.onnx", "--effort best", "q m.onnx --effort best"),
+        ("q --effort 'a b' 'm n.onnx'", "--effort best", "q 'm n.onnx' --effort best"),
+        ("q --verbose m.onnx", "--verbose", "q m.onnx --verbose"),
+        (
+            "q --override $'a\\'\\t=bits:8' m.onnx",
+            "--override b=bits:16",
+            "q --override $'a\\'\\t=bits:8' m.onnx --override b=bits:16",
+        ),
+        ("", "--effort best", "--effort best"),
+    ],
+)
+def test_an_option_replaces_the_one_of_the_same_name(command, options, expected):
+    assert QuantizeCommand(command).add(options) == expected
+
+
+def test_options_of_several_findings_are_tried_together(files, tmp_path, monkeypatch):
+    """They are one action."""
+    home, bad = files
+    together = "--override t4=bits:16 --effort normal"
+    calls = []
+    monkeypatch.setattr(Comparison, "options", together)
+    monkeypatch.setattr(
+        "lingeronnx.api.report_actions.rank_findings",
+        lambda comparison: [(replace(comparison.findings[0], options=(together,)), 1.0)],
+    )
+    monkeypatch.setattr(
+        "lingeronnx.api.report_page.quantize", lambda *args, **used: calls.append(used) or bad
+    )
+    data = dict(np.load(home / "d.npz"))
+    lo.report(home / "m.onnx", bad, data, tmp_path, calib=data)
+    assert calls[0]["effort"] == "normal"
+    assert int(calls[0]["overrides"]["t4"]["bits"]) == 16
 
 
 def worst(result):

@@ -149,7 +149,7 @@ def _diagnose_large_channels(
     ratio = format_distinct_from(ranges.max_abs.max() / ranges.median_max_abs, _MAX_CHANNEL_RATIO)
     measured = (
         f"channel {_format_channels(large)} reaches {ratio} times the range of the median channel, "
-        f"whose SQNR is {ranges.median_sqnr_db:.1f} dB"
+        f"which is left with an SQNR of {ranges.median_sqnr_db:.1f} dB"
     )
     return _make_uneven_finding(row, kind, measured, ranges, tensor_join)
 
@@ -353,7 +353,7 @@ def _diagnose_dead_channels(row: ComparedTensor) -> LayerFinding | None:
         measured=(
             f"channel {_format_channels(dead)} never changes ({len(dead)} of {channel_count})"
         ),
-        limit="none",
+        limit="",
         remedy="remove it or retrain the model; it costs time but no accuracy",
         order=3,
     )

@@ -210,8 +210,9 @@ class Comparison:
                 title += f" (and {', '.join(finding.also)}, with the same scale)"
             lines += wrap_text(title, f"{number}. ", _INDENT)
             for field_name in ("measured", "limit", "remedy"):
+                text = getattr(finding, field_name)
                 head = f"   {field_name + ':':<10}"
-                lines += wrap_text(getattr(finding, field_name), head, f"{_INDENT}          ")
+                lines += wrap_text(text, head, f"{_INDENT}          ") if text else []
             lines += [*(f"   option:   {option}" for option in finding.options), ""]
         if not self.findings:
             lines += ["No issues found.", ""]

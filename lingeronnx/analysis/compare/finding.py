@@ -26,7 +26,7 @@ class LayerFinding:
     kind
         Kind of the problem, in a few words.
     measured, limit
-        The measured value and its limit, as text.
+        The measured value and its limit, as text; the limit is empty if nothing is to be measured.
     remedy
         How to fix it, as text.
     options
@@ -65,6 +65,11 @@ class LayerFinding:
             node = ""
         texts = (f"{self.module}:" if has_module else "", self.operator, node, f"'{self.layer}'")
         return " ".join(text for text in texts if text)
+
+    @property
+    def evidence(self) -> str:
+        """The measured value, with its limit if there is one, as text."""
+        return f"{self.measured} (limit: {self.limit})" if self.limit else self.measured
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields of the finding by name, as JSON-ready values."""

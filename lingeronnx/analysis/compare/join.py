@@ -308,6 +308,11 @@ class TensorJoin:
         return baseline, analysed
 
     @property
+    def has_lost_accuracy(self) -> bool:
+        """Whether `accuracy` is known and fell by more than chance explains."""
+        return self.accuracy is not None and self._predictions.has_lost_accuracy
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings about the accuracy, if it is known, and about constant or saturated outputs."""
         warnings = []

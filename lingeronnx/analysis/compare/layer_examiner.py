@@ -38,7 +38,7 @@ class Explanation(NamedTuple):
     kind
         Kind of the cause.
     measured, limit
-        The measured value and its limit, as text.
+        The measured value and its limit, as text; see `LayerFinding`.
     node
         Node of the float model that the cause is about, if it is not the layer's own.
     """
@@ -182,7 +182,7 @@ class LayerExaminer:
             "bias saturates",
             f"{saturated.size} of {bias.size} biases are at the limits of {bias.dtype} "
             f"(channel {channel}: {int(bias.reshape(-1)[channel])})",
-            "none",
+            "",
         )
 
     def _find_float_node(self, name: str, op_types: Collection[str]) -> ir.Node | None:
@@ -212,9 +212,7 @@ class LayerExaminer:
         factor = (1.0,) if form is None else form.factor
         layout = find_transposed_axes(integer_node, float_node, factor)
         if layout:
-            return Explanation(
-                "weights transposed", f"the weights have {layout}", "the float order"
-            )
+            return Explanation("weights transposed", f"the weights have {layout}", "")
         pairs = find_swapped_channels(integer_node, float_node, factor)
         return _make_swap_explanation(pairs, "weights") if pairs else None
 
@@ -410,7 +408,7 @@ def _make_swap_explanation(pairs: Sequence[tuple[int, int]], contents: str) -> E
     return Explanation(
         "channels swapped",
         f"channels {listed} have each other's {contents}",
-        "the float model's order",
+        "",
     )
 
 
@@ -436,7 +434,7 @@ def _make_bias_explanation(offsets: np.ndarray) -> Explanation:
     """
     worst = int(np.abs(offsets).argmax())
     measured = f"channel {worst} is off by {float(offsets[worst]):.4g} on average"
-    return Explanation("wrong bias", measured, "0")
+    return Explanation("wrong bias", measured, "")
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:

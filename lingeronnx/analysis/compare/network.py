@@ -27,6 +27,7 @@ __all__ = [
     "LayerCosts",
     "compute_error_shares",
     "describe_weights",
+    "name_layers",
     "make_network",
     "sum_layer_costs",
 ]
@@ -82,6 +83,25 @@ def compute_error_shares(rows: Iterable[ComparedTensor]) -> dict[str, float]:
     noise = {name: value if math.isfinite(value) else 0.0 for name, value in noise.items()}
     total = sum(noise.values()) or 1.0
     return {name: 100 * value / total for name, value in noise.items()}
+
+
+def name_layers(comparison: Comparison) -> dict[str, str]:
+    """Return {tensor: operator and node of its layer in the analysed model}.
+
+    The text ends with the operator of the baseline if another node makes the tensor there:
+    "Conv2dInt conv1, with BatchNormalization bn1 folded in", or "Mul gelu_2, for Gelu gelu".
+    """
+    graph = comparison.join.base.graph
+    baseline_nodes = set() if graph is None else {str(node.name) for node in graph.graph}
+    names = {}
+    for row in comparison.rows:
+        (kind, other_kind), (node, other_node) = row.kinds, row.nodes
+        name = f"{other_kind or kind} {other_node or node or row.name}"
+        if kind and node and other_node and other_node != node:
+            is_folded = other_node in baseline_nodes
+            name += f", with {kind} {node} folded in" if is_folded else f", for {kind} {node}"
+        names[row.name] = name
+    return names
 
 
 def make_network(
@@ -263,7 +283,13 @@ def _list_measures(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     "order" says whether low or high values deserve attention; "categories" lists words.
     """
     measures: list[dict[str, Any]] = [
-        _make_measure("share", "share of the error", "%", "high", note="own noise, of all layers'"),
+        _make_measure(
+            "share",
+            "share of the error",
+            "%",
+            "high",
+            note="the layer's own noise by the sum over all layers",
+        ),
         _make_measure("own", "own error", "dB", "low", note="SQNR of the layer alone"),
         _make_measure("arrived", "error so far", "dB", "low", note="SQNR with all layers upstream"),
     ]

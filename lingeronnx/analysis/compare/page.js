@@ -3,6 +3,8 @@ const D = JSON.parse(document.getElementById("data-compare").textContent), R = D
 const $ = id => document.getElementById(id);
 const {element: el, toNumber: num, formatNumber: show, formatPercent: pct} = charts;
 const layerLink = i => { const a = el("button", {type: "button", className: "layer", textContent: R[i].name}); a.onclick = () => choose(i, true); return a; };
+// "float (m.onnx)"; models in memory have no name.
+const nameModel = (kind, i) => D.names[i] === "model" ? kind : `${kind} (${D.names[i]})`;
 const index = new Map(R.map((r, i) => [r.name, i]));
 const overview = charts.readData("overview"), losses = overview ? overview.losses : [];
 let chosen = (losses.length ? index.get(losses[0].tensor) : D.worst[0]) ?? 0, metric = "SQNR", order = {key: "i", down: false}, all = false;
@@ -40,7 +42,7 @@ function curve() {
     lines: [{name: "as it arrives", values: R.map(r => r.m[metric])}, {name: "the layer's own error", values: R.map(r => r.o[metric])}], marks: R.filter(r => r.why).map(r => r.i)});
 }
 function ranges() {
-  charts.drawRanges($("ranges"), {...overDepth("ranges over the layers"), models: [{name: D.names[0], values: R.map(r => r.x.slice(0, 2))}, {name: D.names[1], values: R.map(r => r.y.slice(0, 2))}]});
+  charts.drawRanges($("ranges"), {...overDepth("ranges over the layers"), models: [{name: nameModel("float", 0), values: R.map(r => r.x.slice(0, 2))}, {name: nameModel("integer", 1), values: R.map(r => r.y.slice(0, 2))}]});
 }
 
 // ---- one layer
@@ -50,17 +52,17 @@ function detail() {
   if (!r) return;
   $("chosen").textContent = r.name;
   charts.drawHistogram($("histogram"), r, D.names);
-  $("histtext").textContent = r.scale === null ? "a float tensor" : `clipped ${pct(r.clip)}, at a limit ${pct(r.sat)}, nearer to 0 than half a step ${pct(r.below)}; ${pct(r.used)} of the range used`;
+  $("histtext").textContent = r.scale === null ? "a float tensor" : `of the float values ${pct(r.clip)} are clipped and ${pct(r.below)} are nearer to 0 than half a step; of the integers ${pct(r.sat)} are the highest or lowest; ${pct(r.used)} of the range is used`;
   $("samples-block").hidden = r.by_sample.length < 2;
   if (r.by_sample.length > 1) charts.drawSampleRanges($("samples"), r);
   facts.replaceChildren();
   const fact = (name, value, style) => facts.append(el("dt", {}, name), el("dd", {className: style || ""}, value));
   D.findings.filter(f => f.layer === r.name || f.also.includes(r.name)).forEach(f => {
-    fact("finding", `${f.kind}: ${f.measured} (limit: ${f.limit})`, "bad");
+    fact("finding", `${f.kind}: ${f.measured}${f.limit ? ` (limit: ${f.limit})` : ""}`, "bad");
     fact("remedy", f.remedy);
     f.options.forEach(option => fact("option", copyable(option)));
   });
-  fact("produced by", r.kinds.filter(x => x).join(" → ") + (r.node ? " (" + r.node + ")" : ""));
+  fact("produced by", r.place);
   fact("SQNR", `${show(r.m.SQNR, 3)} dB` + (r.local ? `, of the layer alone ${show(r.o.SQNR, 3)} dB` : ""));
   fact("stored as", r.dtype + (r.scale === null ? "" : `, ${show(r.scale, 6)} steps per unit`));
   fact("shape", r.shape.join(" × "));

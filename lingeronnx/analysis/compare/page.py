@@ -19,7 +19,7 @@ from ..stats.pair_measures import TABLE_METRICS, PairMeasures
 from .advice import find_parent_rows
 from .comparison import Comparison
 from .join import ComparedTensor
-from .network import LayerCosts, make_network
+from .network import LayerCosts, make_network, name_layers
 
 __all__ = ["render_comparison_page", "render_comparison_section", "render_network_section"]
 
@@ -35,12 +35,14 @@ def render_comparison_section(comparison: Comparison, has_summary: bool = True) 
     """
     index = {row.name: i for i, row in enumerate(comparison.rows)}
     parents = find_parent_rows(comparison.join)
+    places = name_layers(comparison)
     rows = []
     for i, row in enumerate(comparison.rows):
         rows.append(
             {
                 **_row_to_json(row),
                 "i": i,
+                "place": places[row.name],
                 "cycles": _to_json_number(comparison.cycles.get(row.nodes[1])),
                 "wbits": comparison.weight_bits.get(row.nodes[1]),
                 "why": comparison.finding_kind_of(row),
@@ -118,7 +120,6 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
     return {
         "name": row.name,
         "kinds": list(row.kinds),
-        "node": row.nodes[0],
         "shape": list(row.total_shape),
         "dtype": "float32" if form is None else f"int{form.q.bits}",
         "scale": None if form is None else _to_json_number(form.q.scale),

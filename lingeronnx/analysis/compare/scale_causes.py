@@ -29,7 +29,10 @@ __all__ = [
 ]
 
 #: Remedy of all findings about layers that compute something else than the float model's.
-MISMATCH_REMEDY = "the integer graph does not match the float model; quantize the float model again"
+MISMATCH_REMEDY = (
+    "the integer graph does not match the float model: it was changed after quantizing, or made "
+    "from another model; quantize the float model again"
+)
 _MAX_CLIPPED_FRACTION = 0.005  # fraction of values that a scale may clip
 _MIN_USED_FRACTION = 0.25  # fraction of the integer range below which two bits are unused
 _POOR_SQNR_DB = 25.0  # a coarse scale above this SQNR does no harm, unless the user chose it

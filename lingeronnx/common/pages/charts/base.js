@@ -60,7 +60,8 @@ const charts = (() => {
 
   function formatPercent(fraction) {
     if (fraction === null || fraction === undefined) return "-";
-    return (100 * fraction).toFixed(fraction && fraction < 0.01 ? 2 : 1) + " %";
+    const percent = 100 * fraction;
+    return (percent && percent < 1 ? formatNumber(percent, 2) : percent.toFixed(1)) + " %";
   }
 
   const formatCount = value => Number.isFinite(toNumber(value)) ? Math.round(value).toLocaleString("en") : "-";

@@ -95,13 +95,17 @@ charts.drawNetwork = (host, data, options) => {
     const swatch = color => { const made = element("span", {className: "key"}); made.style.background = color; return made; };
     if (measure.categories) {
       const used = measure.categories.filter(category => groups.some(group => valueOf(group) === category));
-      legend.replaceChildren(...used.flatMap(category => [swatch(cssColor(scale.colorOf(groups.find(group => valueOf(group) === category)))), category]));
+      legend.replaceChildren(...used.flatMap(category => [swatch(cssColor(scale.colorOf(groups.find(group => valueOf(group) === category)))), category]), ...alertKey());
       return;
     }
     if (!scale.ends) { legend.replaceChildren(`${measure.title}: not known`); return; }
     const ramp = element("span", {className: "ramp"});
     ramp.style.background = `linear-gradient(to right, ${[0, 0.2, 0.4, 0.6, 0.8, 1].map(part => cssColor(sequentialColor(part))).join(",")})`;
-    legend.replaceChildren(`${formatNumber(scale.ends[0], 3)} ${measure.unit}`, ramp, `${formatNumber(scale.ends[1], 3)} ${measure.unit}`, element("span", {textContent: ` (${measure.note})`}));
+    legend.replaceChildren(`${formatNumber(scale.ends[0], 3)} ${measure.unit}`, ramp, `${formatNumber(scale.ends[1], 3)} ${measure.unit}`, element("span", {textContent: ` (${measure.note})`}), ...alertKey());
+  }
+
+  function alertKey() {
+    return data.nodes.some(node => node.alert) ? [element("span", {className: "key alert"}), "has a finding"] : [];
   }
 
   // ---- drawing
