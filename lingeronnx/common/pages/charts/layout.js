@@ -1,12 +1,12 @@
 "use strict";
 // Places of a network's nodes, computed by dagre. Its time grows faster than the number of nodes, and networks are chains of blocks:
-// the graph is cut wherever all paths pass through one node, and the blocks between the cuts are placed one below the other.
+// the graph is cut wherever all paths pass through one node, and the blocks between the cuts are placed one below the other;
+// blocks of the same form, such as the layers of a transformer, are laid out once.
 //
 // nodes: [{inputs: [index of a node, ...], width, height}, ...], without cycles. Returns the middle of each node, the corners of each
 // edge, and the size of the drawing: {places: [{x, y}], edges: [{from, to, points: [[x, y]]}], width, height}.
 function layoutNetwork(nodes, engine = dagre) {
-  const ROW_GAP = 26, COLUMN_GAP = 14;
-  const places = [], edges = [];
+  const places = [], edges = [], layouts = new Map();
   let bottom = 0;
   for (const block of splitAtCuts(nodes)) placeBlock(block.members, block.endsAtCut);
   const left = Math.min(...places.map((place, index) => place.x - nodes[index].width / 2));
@@ -16,32 +16,40 @@ function layoutNetwork(nodes, engine = dagre) {
   return {places, edges, width: right - left, height: bottom};
 
   function placeBlock(members, endsAtCut) {
-    const graph = new engine.graphlib.Graph().setGraph({nodesep: COLUMN_GAP, ranksep: ROW_GAP}).setDefaultEdgeLabel(() => ({}));
-    const inside = new Set(members), first = members[0], last = members[members.length - 1];
-    members.forEach(node => graph.setNode(String(node), {width: nodes[node].width, height: nodes[node].height}));
-    members.filter(node => !places[node]).forEach(node => nodes[node].inputs.forEach(input => {
-      if (inside.has(input)) graph.setEdge(String(input), String(node));
-    }));
-    // A node that nobody reads stays above the end of its block, where the next one begins.
-    const hidden = members.filter(node => endsAtCut && node !== last && !graph.successors(String(node)).length);
-    hidden.forEach(node => graph.setEdge(String(node), String(last)));
-    engine.layout(graph);
+    const index = new Map(members.map((node, position) => [node, position]));
+    const shape = members.map(node => ({width: nodes[node].width, height: nodes[node].height, inputs: nodes[node].inputs.filter(input => index.has(input)).map(input => index.get(input))}));
+    const key = JSON.stringify([shape, endsAtCut]);
+    if (!layouts.has(key)) layouts.set(key, layoutBlock(shape, endsAtCut, engine));
+    const {graph, hidden} = layouts.get(key), first = members[0], last = members[members.length - 1];
     // The first node already has a place, as the last one of the block above; the last one, alone in its row, moves below it.
-    const start = graph.node(String(first)), known = places[first] || start;
+    const start = graph.node("0"), known = places[first] || start;
     const dx = known.x - start.x, dy = known.y - start.y;
-    members.forEach(node => {
-      const {x, y} = graph.node(String(node));
+    members.forEach((node, position) => {
+      const {x, y} = graph.node(String(position));
       places[node] = {x: endsAtCut && node === last ? known.x : x + dx, y: y + dy};
       bottom = Math.max(bottom, y + dy + nodes[node].height / 2);
     });
     graph.edges().forEach(edge => {
-      const from = Number(edge.v), to = Number(edge.w);
-      if (hidden.includes(from)) return;
+      if (hidden.has(edge.v)) return;
+      const from = members[Number(edge.v)], to = members[Number(edge.w)];
       const points = graph.edge(edge).points.map(({x, y}) => [x + dx, y + dy]);
       if (endsAtCut && to === last) points[points.length - 1] = [places[to].x, places[to].y - nodes[to].height / 2];
       edges.push({from, to, points});
     });
   }
+}
+
+// Lays out a block with dagre: {graph: nodes are called by their position in the block, hidden: nodes whose edge to the last one is no edge}.
+function layoutBlock(shape, endsAtCut, engine) {
+  const ROW_GAP = 26, COLUMN_GAP = 14, last = String(shape.length - 1);
+  const graph = new engine.graphlib.Graph().setGraph({nodesep: COLUMN_GAP, ranksep: ROW_GAP}).setDefaultEdgeLabel(() => ({}));
+  shape.forEach(({width, height}, position) => graph.setNode(String(position), {width, height}));
+  shape.forEach(({inputs}, position) => inputs.forEach(input => graph.setEdge(String(input), String(position))));
+  // A node that nobody reads stays above the end of its block, where the next one begins.
+  const hidden = new Set(graph.nodes().filter(node => endsAtCut && node !== last && !graph.successors(node).length));
+  hidden.forEach(node => graph.setEdge(node, last));
+  engine.layout(graph);
+  return {graph, hidden};
 }
 
 // Blocks of nodes from one cut, a node that no edge passes by, to the next; both belong to the block.
