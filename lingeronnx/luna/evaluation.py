@@ -26,6 +26,7 @@ from .packer.frontend.transforms import apply_packer_transforms
 from .packer.int4_checks import check_int4_format
 from .packer.limits.limit_tables import CORRECTNESS_LIMITS, PACKER_LIMITS
 from .packer.memory.findings import PlannedGraph
+from .packer.memory.graph_facts import GraphFacts
 from .packer.memory.overruns import check_output_overruns, check_overruns
 from .packer.memory.plan import MemoryPlan, plan_memory, resolve_placements
 from .packer.options import SHARE, PackerOptions, parse_packer_arguments
@@ -104,12 +105,17 @@ class PreparedGraph:
 
     The argument lists may differ in placements and prefetching only.
 
-    net : graph to plan, or None if the packer refuses it first.
+    facts : graph to plan and what all its plans share; None if the packer refuses it first.
     findings : findings that do not depend on placements and prefetching.
     """
 
-    net: PackerGraph | None
+    facts: GraphFacts | None
     findings: tuple[VerdictFinding, ...]
+
+    @property
+    def net(self) -> PackerGraph | None:
+        """The graph to plan, or None if the packer refuses it first."""
+        return None if self.facts is None else self.facts.net
 
 
 def evaluate_graph(
@@ -185,7 +191,8 @@ def prepare_graph(
     decisive_findings = findings if ignore_node_limits else [*findings, *violations]
     if any(finding.level == "packs" for finding in decisive_findings):
         return PreparedGraph(None, (*findings, *violations))
-    return PreparedGraph(apply_packer_transforms(net, target, options), (*findings, *violations))
+    transformed = apply_packer_transforms(net, target, options)
+    return PreparedGraph(GraphFacts(transformed, target), (*findings, *violations))
 
 
 def evaluate_plan(
@@ -200,11 +207,12 @@ def evaluate_plan(
     not be prepared has only its own findings. Assumptions are collected only for a verdict that is
     ready for the chip.
     """
-    net = prepared.net
-    if net is None:
+    facts = prepared.facts
+    if facts is None:
         return _make_verdict(list(prepared.findings), target, options)
-    memory_plan = plan_memory(net, target, options) if memory_plan is None else memory_plan
-    plan = PlannedGraph(net, memory_plan, target, options, resolve_placements(net, options))
+    net = facts.net
+    memory_plan = plan_memory(facts, options) if memory_plan is None else memory_plan
+    plan = PlannedGraph(facts, memory_plan, options, resolve_placements(facts, options))
     profile = get_packer_profile(target)
     capacity_findings = list(_check_capacity(net, memory_plan, target))
     overruns = [

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ...targets import Target
 from ...targets.verdict import VerdictFinding
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
+from ..packer.memory.graph_facts import GraphFacts
 from ..packer.memory.overruns import UNCONFIRMED_RULE, find_overruns
 from ..packer.memory.plan import (
     Allocation,
@@ -124,6 +125,7 @@ def _spill_one_tensor(
     if verdict.memory_plan is None or verdict.memory_plan.fits:
         return None
     net = _require_net(verdict)
+    assert prepared.facts is not None
     best, best_bytes = None, verdict.memory_plan.required_bytes
     for name, _ in zip(_get_spill_candidates(verdict, thorough), trials, strict=False):
         spilled, names = candidate, [name]
@@ -133,7 +135,7 @@ def _spill_one_tensor(
             )
             spilled = replace(spilled, psram_tensors=tuple(psram_tensors))
             options = spilled.to_options(base)
-            memory_plan = plan_memory(net, target, options, best_bytes)
+            memory_plan = plan_memory(prepared.facts, options, best_bytes)
             if memory_plan is None:  # not smaller; evaluating the verdict would take longer
                 break
             spilled_verdict = evaluate_plan(prepared, target, options, memory_plan)
@@ -174,14 +176,14 @@ def clear_overrun_regions(
     the overwritten region. Ends when no tensor is left, after `_MAX_CLEARING_ROUNDS`, or without a
     plan.
     """
+    if prepared.facts is None:
+        return
     candidate = start
     for _ in range(_MAX_CLEARING_ROUNDS):
         options = candidate.to_options(base)
         verdict = evaluate_plan(prepared, target, options)
-        if verdict.memory_plan is None:
-            return
         overwritten: list[str] = []
-        for names in _find_overwritten_tensors(verdict, target, options).values():
+        for names in _find_overwritten_tensors(prepared.facts, verdict, options).values():
             overwritten += names
         psram_tensors = dict.fromkeys(
             (
@@ -196,21 +198,21 @@ def clear_overrun_regions(
 
 
 def _find_overwritten_tensors(
-    verdict: DetailedVerdict, target: Target, options: PackerOptions
+    facts: GraphFacts, verdict: DetailedVerdict, options: PackerOptions
 ) -> dict[str, list[str]]:
     """Return node name -> tensors that the node overwrites past its work area.
 
     Every node that writes past its work area is a key, with an empty list if it overwrites no
     tensor that could move. Tensors are traced back through reshapes; names that -m cannot contain
-    are left out. `verdict` must have a plan.
+    are left out. `verdict` is one of the graph of `facts` and must have a plan.
     """
     assert verdict.memory_plan is not None
-    net = _require_net(verdict)
+    net = facts.net
     overruns = find_overruns(
         net,
         verdict.memory_plan,
-        get_packer_profile(target),
-        resolve_placements(net, options),
+        get_packer_profile(facts.target),
+        resolve_placements(facts, options),
     )
     overwritten: dict[str, list[str]] = {}
     for overrun in overruns:
@@ -284,6 +286,7 @@ def iterate_improvements(
     when none is left, or after a limited number of evaluations. Yields nothing if preparing the
     graph gave findings.
     """
+    assert prepared.facts is not None
     assert prepared.net is not None
     if prepared.findings:  # no placement resolves these
         return
@@ -304,9 +307,8 @@ def iterate_improvements(
         objections = _get_objections(verdict)
         if not objections:
             return
-        for names in _iterate_moves(
-            verdict, target, candidate.to_options(base), objections[0].node
-        ):
+        options = candidate.to_options(base)
+        for names in _iterate_moves(prepared.facts, verdict, options, objections[0].node):
             psram_tensors = tuple(_toggle_names(candidate.psram_tensors, names))
             moved = replace(candidate, psram_tensors=psram_tensors)
             if queue.add(moved):
@@ -314,14 +316,14 @@ def iterate_improvements(
 
 
 def _iterate_moves(
-    verdict: DetailedVerdict, target: Target, options: PackerOptions, node: str
+    facts: GraphFacts, verdict: DetailedVerdict, options: PackerOptions, node: str
 ) -> Iterator[list[str]]:
     """Yield the lists of tensors to move to another memory because `node` has a finding.
 
     First combinations of its tensors and those that it overwrites; then, if it writes past its work
     area, single tensors of other nodes.
     """
-    overwritten = _find_overwritten_tensors(verdict, target, options)
+    overwritten = _find_overwritten_tensors(facts, verdict, options)
     yield from _iterate_tensor_moves(verdict, node, overwritten.get(node, []))
     if node in overwritten:
         yield from _iterate_other_tensors(_require_net(verdict), node)
@@ -336,10 +338,10 @@ def _score_candidate(
     listed tensors); smaller is better. Objections are findings, or for a correct graph its
     assumptions and overrun warnings.
     """
-    assert prepared.net is not None
+    assert prepared.facts is not None
     options = candidate.to_options(base)
     max_bytes = get_shared_memory_limit(target, base) + 1
-    memory_plan = plan_memory(prepared.net, target, options, max_bytes)
+    memory_plan = plan_memory(prepared.facts, options, max_bytes)
     if memory_plan is None:
         return None
     verdict = evaluate_plan(prepared, target, options, memory_plan)

@@ -258,9 +258,9 @@ def _evaluate_fitting_candidates(
     )
     for index, candidate in enumerate(candidates):
         memory_plan = None
-        if prepared.net is not None:
+        if prepared.facts is not None:
             options = candidate.to_options(base)
-            memory_plan = plan_memory(prepared.net, target, options, max_bytes)
+            memory_plan = plan_memory(prepared.facts, options, max_bytes)
             if memory_plan is None:
                 oversized.append((index, candidate))
                 continue

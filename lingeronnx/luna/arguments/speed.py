@@ -121,14 +121,14 @@ def _find_better(
     It must fit in shared memory, have no worse rank, and take less than `max_time_fraction` of the
     cycles of `current`. None also if preparing gave no graph.
     """
-    if prepared.net is None:
+    if prepared.facts is None:
         return None
     best = None
     best_cycles = max_time_fraction * _get_verdict_cycles(current.verdict, target)
     max_bytes = get_shared_memory_limit(target, base) + 1
     for candidate in candidates:
         options = candidate.to_options(base)
-        memory_plan = plan_memory(prepared.net, target, options, max_bytes)
+        memory_plan = plan_memory(prepared.facts, options, max_bytes)
         if memory_plan is None:
             continue
         verdict = evaluate_plan(prepared, target, options, memory_plan)

@@ -27,10 +27,11 @@ from .assumptions import unmeasured
 from .fault_checks import check_faults
 from .int4_checks import check_int4_plan
 from .memory.findings import PlannedGraph, make_refusal_finding, make_wrong_result_finding
-from .memory.placement_checks import get_placement_rules
-from .memory.plan import RESERVED_BUFFER_NAMES
+from .memory.graph_facts import RESERVED_BUFFER_NAMES, GraphFacts
+from .memory.placement_checks import PlacementRule, get_placement_rules
+from .memory.work_areas import PlacedStep
 from .options import FLASH, SHARE
-from .packer_graph import PackerStep
+from .packer_graph import PackerStep, PackerTensor
 
 __all__ = ["check_correctness", "check_placement"]
 
@@ -44,6 +45,8 @@ def check_placement(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     """
     profile = get_packer_profile(plan.target)
     for step in plan.graph.steps:
+        if step.op not in (CONV1D.name, CONV_TRANSPOSE2D.name):
+            continue
         node = plan.get_placed_step(step)
         if step.op == CONV1D.name and node.is_input_in_psram():
             yield make_refusal_finding(
@@ -81,18 +84,40 @@ def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     """
     yield from _check_names(plan)
     yield from _check_shared_constants(plan)
-    yield from _check_input_scales(plan)
+    yield from plan.facts.remember(_check_input_scales)
     yield from check_int4_plan(plan)
-    for step in plan.graph.steps:
-        yield from _check_operator(plan, step)
-        for name in dict.fromkeys((*step.outputs, *step.inputs)):
-            if plan.options.placements.get(name) == FLASH:
-                yield make_wrong_result_finding(
-                    step, "activations must be in writable memory", "flash", "choose psram"
-                )
-        for rule in get_placement_rules(plan.target, step.op):
-            yield from rule(plan, step, plan.get_placed_step(step))
+    operator_findings = plan.facts.remember(_check_operators)
+    rules_by_operator = plan.facts.remember(_map_placement_rules)
+    uses_flash = FLASH in plan.options.placements.values()
+    for step, findings in zip(plan.graph.steps, operator_findings, strict=True):
+        yield from findings
+        if uses_flash:
+            yield from _check_flash(plan, step)
+        if rules := rules_by_operator[step.op]:
+            node = plan.get_placed_step(step)
+            for rule in rules:
+                yield from rule(plan, step, node)
         yield from check_faults(plan, step)
+
+
+def _check_operators(facts: GraphFacts) -> list[list[VerdictFinding]]:
+    """Return the findings of each step that do not depend on the plan."""
+    return [list(_check_operator(facts, step)) for step in facts.net.steps]
+
+
+def _map_placement_rules(facts: GraphFacts) -> dict[str, tuple[PlacementRule, ...]]:
+    """Map each operator of a graph to its placement rules."""
+    operators = {step.op for step in facts.net.steps}
+    return {operator: get_placement_rules(facts.target, operator) for operator in operators}
+
+
+def _check_flash(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+    """Yield a finding of level "right" for each tensor of `step` that is placed in flash."""
+    for name in dict.fromkeys((*step.outputs, *step.inputs)):
+        if plan.options.placements.get(name) == FLASH:
+            yield make_wrong_result_finding(
+                step, "activations must be in writable memory", "flash", "choose psram"
+            )
 
 
 def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
@@ -103,7 +128,7 @@ def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     the producer, or for a graph input its first consumer.
     """
     profile = get_packer_profile(plan.target)
-    for tensor in plan.graph.iterate_tensors():
+    for tensor in plan.facts.remember(_find_suspicious_names):
         rule = ""
         if (
             "workspace" in tensor.name
@@ -120,6 +145,15 @@ def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
             yield make_wrong_result_finding(step, rule, f"'{tensor.name}'", "rename it")
 
 
+def _find_suspicious_names(facts: GraphFacts) -> list[PackerTensor]:
+    """Return the activations whose names the packer may take for those of its buffers."""
+    return [
+        tensor
+        for tensor in facts.net.iterate_tensors()
+        if "workspace" in tensor.name or tensor.name in RESERVED_BUFFER_NAMES
+    ]
+
+
 def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     """Yield a finding for each constant that its consumers cannot share.
 
@@ -127,80 +161,91 @@ def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     Conv1dInt cannot share one with each other. With DMA prefetch, steps with several constants that
     share one of them must share all.
     """
-    consumers_by_constant = _map_constant_consumers(plan)
-    for name, consumers in consumers_by_constant.items():
+    yield from plan.facts.remember(_check_constant_layouts)
+    if plan.memory_plan.prefetched_bytes:
+        yield from plan.facts.remember(_check_prefetched_constants)
+
+
+def _check_constant_layouts(facts: GraphFacts) -> list[VerdictFinding]:
+    """Return a finding for each constant that operators with different layouts share."""
+    findings = []
+    for name, consumers in _map_constant_consumers(facts).items():
         operators = {step.op for step in consumers} & _LAYOUT_OPERATORS
         if len(operators) > 1:
-            yield make_wrong_result_finding(
+            finding = make_wrong_result_finding(
                 consumers[-1],
                 "all consumers of a constant must have the same operator type",
                 f"'{name}' by {' and '.join(sorted(operators))}",
                 "copy the constant",
             )
-    if not plan.memory_plan.prefetched_bytes:
-        return
-    for name, consumers in consumers_by_constant.items():
-        constant_sets = {_get_constant_names(plan, step) for step in consumers}
+            findings.append(finding)
+    return findings
+
+
+def _check_prefetched_constants(facts: GraphFacts) -> list[VerdictFinding]:
+    """Return a finding for each constant of which steps share not all their other constants."""
+    findings = []
+    for name, consumers in _map_constant_consumers(facts).items():
+        constant_sets = {
+            tuple(tensor.name for tensor in facts.net.get_constants(step)) for step in consumers
+        }
         if len(constant_sets) > 1 and all(len(names) > 1 for names in constant_sets):
-            yield make_wrong_result_finding(
+            finding = make_wrong_result_finding(
                 consumers[-1],
                 "with DMA prefetch, nodes that share one constant must share all their constants",
                 f"'{name}'",
                 "copy the constant, or --dma_prefetch False",
             )
-
-
-def _get_constant_names(plan: PlannedGraph, step: PackerStep) -> tuple[str, ...]:
-    """Return the names of the constants of `step` that take memory, in input order.
-
-    Shapes and indices are not among them.
-    """
-    return tuple(tensor.name for tensor in plan.graph.get_constants(step))
+            findings.append(finding)
+    return findings
 
 
 #: Operators that store their weights in a layout of their own.
 _LAYOUT_OPERATORS = {LINEAR.name, BMM.name, CONV2D.name, CONV1D.name}
 
 
-def _map_constant_consumers(plan: PlannedGraph) -> dict[str, list[PackerStep]]:
+def _map_constant_consumers(facts: GraphFacts) -> dict[str, list[PackerStep]]:
     """Map each constant that takes memory to the steps that read it, in execution order."""
     consumers: dict[str, list[PackerStep]] = {}
-    for step in plan.graph.steps:
-        for tensor in plan.graph.get_constants(step):
+    for step, constants in zip(facts.net.steps, facts.constants, strict=True):
+        for tensor in constants:
             consumers.setdefault(tensor.name, []).append(step)
     return consumers
 
 
-def _check_input_scales(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each step that reads an integer graph input of unknown scale.
+def _check_input_scales(facts: GraphFacts) -> list[VerdictFinding]:
+    """Return a finding for each step that reads an integer graph input of unknown scale.
 
     A step that declares `scale_x` or `scale_x_0` is correct, and so is every consumer of an input
     whose scale a Quant has set. No findings on chips whose executor does not need the scale.
     """
-    if not get_packer_profile(plan.target).needs_input_scale:
-        return
-    for name in plan.graph.inputs:
-        if plan.graph.tensors[name].scale is not None:
+    findings: list[VerdictFinding] = []
+    if not get_packer_profile(facts.target).needs_input_scale:
+        return findings
+    for name in facts.net.inputs:
+        if facts.net.tensors[name].scale is not None:
             continue
-        for step in plan.graph.find_consumers(name):
+        for step in facts.net.find_consumers(name):
             if step.get("scale_x") is None and step.get("scale_x_0") is None:
-                yield make_wrong_result_finding(
+                finding = make_wrong_result_finding(
                     step,
                     "the first consumer of an integer graph input must declare its scale",
                     step.op,
                     "write a Quant",
                 )
+                findings.append(finding)
+    return findings
 
 
-def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+def _check_operator(facts: GraphFacts, step: PackerStep) -> Iterator[VerdictFinding]:
     """Yield the findings of level "right" on one step that do not depend on memory placement.
 
     Checked are operator support, input bits of table lookups, o_bits of LinearInt, shapes and
     weight of LayerNormInt, batches of convolutions, and the output scale.
     """
-    node = plan.get_placed_step(step)
-    profile = get_packer_profile(plan.target)
-    yield from _check_operator_support(plan, step)
+    node = PlacedStep.from_step(facts.net, step, {})
+    profile = get_packer_profile(facts.target)
+    yield from _check_operator_support(facts, step)
     lut_input_bits = profile.lut_input_bits.get(step.op, 0)
     if lut_input_bits and 8 * node.x.width != lut_input_bits:
         make_finding = make_wrong_result_finding
@@ -224,12 +269,12 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
             "write 8 or 32",
         )
     if step.op == LAYER_NORM.name:
-        yield from _check_layer_norm(plan, step)
+        yield from _check_layer_norm(facts, step)
     if step.op in (CONV2D.name, CONV1D.name) and node.x.shape[0] > 1 and not profile.supports_batch:
         yield make_wrong_result_finding(
             step, "the batch size must be 1", node.x.shape[0], "write the graph for one sample"
         )
-    yield from _check_output_scale(step, plan.target)
+    yield from _check_output_scale(step, facts.target)
 
 
 def _get_linear_widths(step: PackerStep) -> tuple[object, object, object]:
@@ -237,14 +282,14 @@ def _get_linear_widths(step: PackerStep) -> tuple[object, object, object]:
     return step.get("data_bits"), step.get("parameter_bits"), step.get("o_bits")
 
 
-def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+def _check_operator_support(facts: GraphFacts, step: PackerStep) -> Iterator[VerdictFinding]:
     """Yield at most one finding if the chip does not compute the operator of `step` at all.
 
     Wrong are a Quant or Dequant between integer operators, a padding that the packer moved in front
     of a convolution if the padded tensor has several consumers or a grouped one, an operator that
     was never measured on the chip, and one that the target lacks.
     """
-    profile = get_packer_profile(plan.target)
+    profile = get_packer_profile(facts.target)
     if step.op in (QUANT.name, DEQUANT.name):
         yield make_wrong_result_finding(
             step,
@@ -253,7 +298,7 @@ def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[Ve
             "quantize it, or split the graph",
         )
     elif step.created_as == "pad":
-        consumers = plan.graph.find_consumers(step.outputs[0])
+        consumers = facts.net.find_consumers(step.outputs[0])
         if len(consumers) > 1 or any(consumer.created_as == "group" for consumer in consumers):
             yield make_wrong_result_finding(
                 consumers[0],
@@ -265,27 +310,27 @@ def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[Ve
     elif step.op in profile.unverified_operators:
         yield make_wrong_result_finding(
             step,
-            f"{step.op} must be measured on {plan.target.name}",
+            f"{step.op} must be measured on {facts.target.name}",
             "it could not be measured",
             "leave it in float",
         )
-    elif not plan.target.can_run(step.op) and step.op not in profile.unwritten_operators:
+    elif not facts.target.can_run(step.op) and step.op not in profile.unwritten_operators:
         yield make_wrong_result_finding(
             step,
-            f"the executor of {plan.target.name} must compute the operator correctly",
+            f"the executor of {facts.target.name} must compute the operator correctly",
             step.op,
             "replace it",
         )
 
 
-def _check_layer_norm(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+def _check_layer_norm(facts: GraphFacts, step: PackerStep) -> Iterator[VerdictFinding]:
     """Yield the findings of level "right" on shapes and weight of a LayerNormInt step.
 
     The limits are those of the chip's profile: minimum row length, whether two axes are supported
     (then at most two rows), and the width of the weight.
     """
-    profile = get_packer_profile(plan.target)
-    node = plan.get_placed_step(step)
+    profile = get_packer_profile(facts.target)
+    node = PlacedStep.from_step(facts.net, step, {})
     row_length = node.inputs[1].elements
     is_2d = len(node.x.shape) == 2
     if row_length < profile.min_layer_norm_length:

@@ -14,8 +14,8 @@ from ...operators.integer_ops import CONV1D, CONV2D, LAYER_NORM, LINEAR
 from ...targets import Target
 from ...targets.verdict import VerdictFinding
 from ..packer_profile import Int4Support, get_packer_profile
-from .memory.constants import compute_stored_sizes
 from .memory.findings import PlannedGraph, make_refusal_finding, make_wrong_result_finding
+from .memory.graph_facts import GraphFacts
 from .packer_graph import PackerGraph, PackerStep
 
 __all__ = ["INT4_BITS", "check_int4_format", "check_int4_plan"]
@@ -150,8 +150,7 @@ def check_int4_plan(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     weights, a constant whose written bytes differ from the planned ones and which another constant
     follows.
     """
-    support_by_operator = get_packer_profile(plan.target).narrow
-    packed_steps = [s for s in plan.graph.steps if _has_packed_weights(s, support_by_operator)]
+    packed_steps = plan.facts.remember(_find_packed_steps)
     for step in packed_steps:
         if (
             step.name in plan.memory_plan.prefetch_buffers
@@ -169,7 +168,7 @@ def check_int4_plan(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     for step in plan.graph.steps:
         for tensor in plan.graph.get_constants(step):
             first_consumers.setdefault(tensor.name, step)
-    stored_sizes = list(compute_stored_sizes(plan.graph, plan.target).items())
+    stored_sizes = list(plan.facts.stored_sizes.items())
     for name, size in stored_sizes[:-1]:  # nothing is stored after the last one
         if size.planned_bytes != size.written_bytes:
             yield make_wrong_result_finding(
@@ -178,3 +177,9 @@ def check_int4_plan(plan: PlannedGraph) -> Iterator[VerdictFinding]:
                 f"{size.written_bytes} bytes of '{name}', {size.planned_bytes} are planned",
                 "widen the kernel by zeros, write it as a 1x1 convolution, or leave it at 8 bits",
             )
+
+
+def _find_packed_steps(facts: GraphFacts) -> list[PackerStep]:
+    """Return the steps of a graph whose 4-bit weights the packer packs."""
+    support_by_operator = get_packer_profile(facts.target).narrow
+    return [step for step in facts.net.steps if _has_packed_weights(step, support_by_operator)]

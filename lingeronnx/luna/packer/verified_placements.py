@@ -35,7 +35,7 @@ from ...operators.integer_ops import (
 from ...targets.verdict import VerdictFinding
 from ..packer_profile import get_packer_profile
 from .memory.findings import MAX_COPY_BYTES, PlannedGraph
-from .memory.plan import IN_PLACE_OPERATORS
+from .memory.graph_facts import IN_PLACE_OPERATORS
 from .memory.work_areas import PlacedStep
 from .options import PSRAM, SHARE
 from .packer_graph import PackerStep

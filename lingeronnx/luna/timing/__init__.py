@@ -17,7 +17,8 @@ from ...operators.integer_ops import LSTM
 from ...targets import Target
 from ...targets.latency import Latency, LayerLatency, UnmodeledWork
 from ..kernel_costs import KernelCosts
-from ..packer.memory.plan import IN_PLACE_OPERATORS, PREFETCHING_OPERATORS, MemoryPlan
+from ..packer.memory.graph_facts import IN_PLACE_OPERATORS, PREFETCHING_OPERATORS
+from ..packer.memory.plan import MemoryPlan
 from ..packer.options import PSRAM, SHARE, PackerOptions
 from ..packer.packer_graph import PackerGraph, PackerStep, PackerTensor
 from .kernel_calls import NodeKernelCalls, Operand, TimingNode, list_kernel_calls

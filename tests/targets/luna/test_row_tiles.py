@@ -562,7 +562,7 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
     bound = max(compute_min_shared_bytes(ready.net, row).values())
     assert bound > 0
     for candidate in iterate_candidates(ready, row):
-        assert plan_memory(ready.net, row, candidate.to_options(base)).required_bytes >= bound
+        assert plan_memory(ready.facts, candidate.to_options(base)).required_bytes >= bound
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from ....targets import Target
 from ....targets.verdict import VerdictFinding
 from ..options import PackerOptions
 from ..packer_graph import PackerGraph, PackerStep
+from .graph_facts import GraphFacts
 from .plan import MemoryPlan
 from .work_areas import PlacedStep
 
@@ -29,13 +30,22 @@ RESHAPE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 @dataclass(frozen=True)
 class PlannedGraph:
-    """A graph with its memory plan, target and options: everything that a check may depend on."""
+    """A graph with its memory plan and options: everything that a check may depend on."""
 
-    graph: PackerGraph
+    facts: GraphFacts
     memory_plan: MemoryPlan
-    target: Target
     options: PackerOptions
     placements: Mapping[str, str]
+
+    @property
+    def graph(self) -> PackerGraph:
+        """The graph."""
+        return self.facts.net
+
+    @property
+    def target(self) -> Target:
+        """The chip."""
+        return self.facts.target
 
     def get_placed_step(self, step: PackerStep) -> PlacedStep:
         """Return `step` together with its tensors and the planned memory of each tensor."""

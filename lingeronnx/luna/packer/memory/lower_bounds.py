@@ -8,7 +8,7 @@ from ....targets import Target
 from ...packer_profile import PackerProfile, get_packer_profile
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerGraph, PackerStep
-from .plan import IN_PLACE_OPERATORS
+from .graph_facts import IN_PLACE_OPERATORS
 from .work_areas import PlacedStep, get_work_area
 
 __all__ = ["compute_min_shared_bytes"]

@@ -237,12 +237,13 @@ def find_overruns(
     if work_area is None:
         return
     for index, step in enumerate(net.steps):
-        node = PlacedStep.from_step(net, step, placements)
-        rule = _get_overrun_rule(profile, step.op)
-        spans = () if rule is None else rule(node)
-        possible_rule = None
+        rule, possible_rule = _get_overrun_rule(profile, step.op), None
         if step.op not in profile.overruns:
             possible_rule = POSSIBLE_OVERRUNS.get(profile.work_area_table, {}).get(step.op)
+        if rule is None and possible_rule is None:
+            continue
+        node = PlacedStep.from_step(net, step, placements)
+        spans = () if rule is None else rule(node)
         confirmed_bytes = max((end for _, end in spans), default=0)
         possible_bytes = 0 if possible_rule is None else possible_rule(node)
         required_bytes = max(confirmed_bytes, possible_bytes)

@@ -33,7 +33,7 @@ from ..packer_graph import PackerStep
 from .findings import MAX_COPY_BYTES, PlannedGraph, make_wrong_result_finding
 from .work_areas import MAX_DEPTHWISE_CHUNK_BYTES, PlacedStep
 
-__all__ = ["get_placement_rules"]
+__all__ = ["PlacementRule", "get_placement_rules"]
 
 #: Yields the findings on a step: (plan, step, the step with its tensors and memories).
 PlacementRule = Callable[[PlannedGraph, PackerStep, PlacedStep], Iterator[VerdictFinding]]

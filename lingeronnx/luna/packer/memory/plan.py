@@ -17,46 +17,18 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
 from ....common.alignment import round_up
-from ....operators.integer_ops import (
-    CONV1D,
-    CONV2D,
-    CONV_TRANSPOSE2D,
-    GRU,
-    LAYER_NORM,
-    LINEAR,
-    LSTM,
-)
 from ....targets import Target
-from ...packer_profile import get_packer_profile
 from ..options import PSRAM, SHARE, PackerOptions
-from ..packer_graph import PackerGraph
-from .constants import StoredSize, compute_stored_sizes
-from .work_areas import PlacedStep, get_work_area
+from .graph_facts import GraphFacts, PrefetchPlan
 
 __all__ = [
     "Allocation",
-    "IN_PLACE_OPERATORS",
     "MemoryPlan",
-    "RESERVED_BUFFER_NAMES",
     "get_shared_memory_limit",
     "plan_memory",
+    "resolve_placements",
     "sum_live_bytes",
 ]
-
-#: Operators whose constants the DMA prefetches.
-PREFETCHING_OPERATORS = (
-    CONV1D.name,
-    CONV2D.name,
-    CONV_TRANSPOSE2D.name,
-    LINEAR.name,
-    LSTM.name,
-    GRU.name,
-    LAYER_NORM.name,
-)
-#: Tensor names that the packer confuses with its own buffers.
-RESERVED_BUFFER_NAMES = ("dma_buffer1", "dma_buffer2")
-#: Operators that need no bytes for the output if it is in the memory of the input.
-IN_PLACE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 class Allocation(NamedTuple):
@@ -140,36 +112,31 @@ class _PlanItem:
     kind: str = "tensor"
 
 
-def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
-    """Return name -> memory (SHARE or PSRAM) of every activation and stored constant of `net`.
+def resolve_placements(facts: GraphFacts, options: PackerOptions) -> dict[str, str]:
+    """Return name -> memory (SHARE or PSRAM) of every activation and stored constant of a graph.
 
     An activation has the memory that `options` name for it, otherwise PSRAM if it has more bytes
     than --threshold4. Flash counts as shared memory. Constants are in `options.constant_memory`.
     """
-    placements = {}
-    for tensor in net.iterate_tensors():
-        default = PSRAM if tensor.size_bytes > options.thresholds[3] else SHARE
-        requested = options.placements.get(tensor.name, default)
-        # Flash is planned as shared memory.
-        placements[tensor.name] = PSRAM if requested == PSRAM else SHARE
-    for step in net.steps:
-        for constant in net.get_constants(step):
-            placements[constant.name] = options.constant_memory
+    max_shared_bytes, sizes = options.thresholds[3], facts.activation_bytes
+    placements = {name: PSRAM if size > max_shared_bytes else SHARE for name, size in sizes.items()}
+    for name, memory in options.placements.items():
+        if name in placements:
+            placements[name] = PSRAM if memory == PSRAM else SHARE
+    placements.update(dict.fromkeys(facts.stored_sizes, options.constant_memory))
     return placements
 
 
 @overload
-def plan_memory(net: PackerGraph, target: Target, options: PackerOptions) -> MemoryPlan: ...
+def plan_memory(facts: GraphFacts, options: PackerOptions) -> MemoryPlan: ...
 
 
 @overload
-def plan_memory(
-    net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int
-) -> MemoryPlan | None: ...
+def plan_memory(facts: GraphFacts, options: PackerOptions, max_bytes: int) -> MemoryPlan | None: ...
 
 
 def plan_memory(
-    net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int | None = None
+    facts: GraphFacts, options: PackerOptions, max_bytes: int | None = None
 ) -> MemoryPlan | None:
     """Plan the memory of a transformed graph as the packer does, with the best of three orders.
 
@@ -190,19 +157,23 @@ def plan_memory(
     ValueError
         If the graph is empty.
     """
-    stored_sizes = compute_stored_sizes(net, target)
-    stored_bytes = {name: size.written_bytes for name, size in stored_sizes.items()}
-    constant_bytes = sum(stored_bytes.values())
+    constant_bytes = sum(facts.stored_bytes.values())
     resident_bytes = constant_bytes if options.constant_memory == SHARE else 0
     if max_bytes is not None and resident_bytes >= max_bytes:
         return None
-    placements = resolve_placements(net, options)
-    work_areas, work_area_items = _collect_work_areas(net, target, placements)
-    prefetch = _plan_prefetch(net, stored_sizes, options)
-    items = [*_collect_tensors(net, placements), *work_area_items, *prefetch.items]
+    placements, step_count = resolve_placements(facts, options), len(facts.net.steps)
+    work_areas, work_area_items = _collect_work_areas(facts, placements)
+    prefetch = facts.prefetch
+    if not options.prefetch or options.constant_memory == SHARE:
+        prefetch = PrefetchPlan({}, {}, 0)
+    buffers = [
+        _PlanItem(name, size, 0, step_count - 1, SHARE, kind="buffer")
+        for name, size in prefetch.buffer_bytes.items()
+    ]
+    items = [*_collect_tensors(facts, placements), *work_area_items, *buffers]
     if not items:
         raise ValueError("an empty graph has no plan")
-    lower_bound = _get_peak_live_bytes(net, items)
+    lower_bound = _get_peak_live_bytes(step_count, items)
     if max_bytes is not None and lower_bound + resident_bytes >= max_bytes:
         return None
     roots = _get_root_items(items)
@@ -210,7 +181,7 @@ def plan_memory(
     for strategy in (_layout_by_live_bytes, _layout_in_execution_order):
         if best.get_bytes(SHARE) <= lower_bound:
             break
-        layout = strategy(len(net.steps), list(roots.values()))
+        layout = strategy(step_count, list(roots.values()))
         best = min(best, layout, key=lambda candidate: candidate.get_bytes(SHARE))
     shared_bytes = best.get_bytes(SHARE)
     if max_bytes is not None and shared_bytes + resident_bytes >= max_bytes:
@@ -223,9 +194,9 @@ def plan_memory(
         constant_bytes=constant_bytes,
         constant_memory=options.constant_memory,
         prefetched_bytes=prefetch.prefetched_bytes,
-        limit_bytes=get_shared_memory_limit(target, options),
+        limit_bytes=get_shared_memory_limit(facts.target, options),
         required_bytes=shared_bytes + resident_bytes,
-        stored_bytes=stored_bytes,
+        stored_bytes=facts.stored_bytes,
         prefetch_buffers=prefetch.buffer_by_node,
     )
 
@@ -241,7 +212,7 @@ def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
     return min(target.shared_memory, options.shared_memory_limit)
 
 
-def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
+def _get_peak_live_bytes(step_count: int, items: Sequence[_PlanItem]) -> int:
     """Return the maximum bytes of shared memory live at one step, a lower bound of any plan.
 
     Tensors made in place are not counted.
@@ -251,7 +222,7 @@ def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
         for item in items
         if item.memory == SHARE and item.root is None
     ]
-    return max(sum_live_bytes(len(net.steps), lifetimes), default=0)
+    return max(sum_live_bytes(step_count, lifetimes), default=0)
 
 
 def sum_live_bytes(step_count: int, lifetimes: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -266,102 +237,47 @@ def sum_live_bytes(step_count: int, lifetimes: Sequence[tuple[int, int, int]]) -
     return list(itertools.accumulate(changes[:-1]))
 
 
-def _collect_tensors(net: PackerGraph, placements: Mapping[str, str]) -> list[_PlanItem]:
-    """Collect the activations of `net` in the packer's order, with sizes, lifetimes and memories.
+def _collect_tensors(facts: GraphFacts, placements: Mapping[str, str]) -> list[_PlanItem]:
+    """Collect the activations of a graph in the packer's order, with their memories.
 
-    Graph inputs come first, then the outputs of each step, then the parts of split layers. Graph
-    outputs live to the last step; an output made in place has the `root` of its input. A tensor
-    named like a DMA buffer lives for the whole run.
+    An output made in place has the `root` of its input, if both are in one memory.
     """
-    final_step = len(net.steps) - 1
-    last_use: dict[str, int] = {}
-    for index, step in enumerate(net.steps):
-        last_use.update(dict.fromkeys(step.inputs, index))
-    items = [
-        _PlanItem(name, net.tensors[name].planned_bytes, 0, last_use.get(name, 0), placements[name])
-        for name in net.inputs
-    ]
-    split_parts: list[_PlanItem] = []
+    items: list[_PlanItem] = []
     roots: dict[str, str] = {}
-    for index, step in enumerate(net.steps):
-        for name in step.outputs:
-            last_step = final_step if name in net.outputs else last_use.get(name, index)
-            size = net.tensors[name].planned_bytes
-            item = _PlanItem(name, size, index, last_step, placements[name])
-            if step.op in IN_PLACE_OPERATORS and placements.get(step.inputs[0]) == item.memory:
-                source = step.inputs[0]
-                if not net.tensors[source].is_constant:
-                    item.root = roots[name] = roots.get(source, source)
-            (split_parts if step.created_as == "part" else items).append(item)
-    for item in items:
-        if item.name in RESERVED_BUFFER_NAMES:  # treated as a DMA buffer, live for the whole run
-            item.first_step, item.last_step = 0, final_step
-    return items + split_parts
+    for name, size, first_step, last_step, source in facts.activations:
+        item = _PlanItem(name, size, first_step, last_step, placements[name])
+        items.append(item)
+        if source and placements.get(source) == item.memory:
+            item.root = roots[name] = roots.get(source, source)
+    return items
 
 
 def _collect_work_areas(
-    net: PackerGraph, target: Target, placements: Mapping[str, str]
+    facts: GraphFacts, placements: Mapping[str, str]
 ) -> tuple[dict[str, int], list[_PlanItem]]:
     """Return step name -> bytes of its work area (if any), and one block to be placed per memory.
 
     A block is as large as the largest work area in that memory, rounded up to 16; all blocks live
     from the first to the last step with a work area.
     """
-    profile = get_packer_profile(target)
     bytes_by_node: dict[str, int] = {}
     block_bytes: dict[str, int] = {}
-    first_step, last_step = len(net.steps), -1
-    for index, step in enumerate(net.steps):
-        memory, size = get_work_area(PlacedStep.from_step(net, step, placements), profile)
-        if size > 0:
-            bytes_by_node[step.name] = size
-            block_bytes[memory] = max(block_bytes.get(memory, 0), size)
-            first_step, last_step = min(first_step, index), index
+    work_areas = facts.get_work_areas(placements)
+    for index, memory, size in work_areas:
+        bytes_by_node[facts.net.steps[index].name] = size
+        block_bytes[memory] = max(block_bytes.get(memory, 0), size)
     blocks = [
         _PlanItem(
-            f"#workspace-{memory}", round_up(size, 16), first_step, last_step, memory, kind="area"
+            f"#workspace-{memory}",
+            round_up(size, 16),
+            work_areas[0][0],
+            work_areas[-1][0],
+            memory,
+            kind="area",
         )
         for memory, size in block_bytes.items()
     ]
     return bytes_by_node, blocks
-
-
-class _PrefetchPlan(NamedTuple):
-    """The DMA buffers, the buffer of each prefetching node, and the bytes fetched in one run."""
-
-    items: list[_PlanItem]
-    buffer_by_node: dict[str, str]
-    prefetched_bytes: int
-
-
-def _plan_prefetch(
-    net: PackerGraph, stored_sizes: Mapping[str, StoredSize], options: PackerOptions
-) -> _PrefetchPlan:
-    """Assign two DMA buffers in turn to the steps whose constants are prefetched.
-
-    A buffer is as large as the most bytes that one of its steps fetches, and lives for the whole
-    run in shared memory. Returns an empty plan if prefetch is off or constants are in shared
-    memory.
-    """
-    if not options.prefetch or options.constant_memory == SHARE:
-        return _PrefetchPlan([], {}, 0)
-    buffer_bytes: dict[str, int] = {}
-    buffer_by_node: dict[str, str] = {}
-    prefetched_bytes = 0
-    for step in net.steps:
-        sizes = [stored_sizes[tensor.name] for tensor in net.get_constants(step)]
-        fetched_bytes = sum(size.fetched_bytes for size in sizes)
-        if step.op in PREFETCHING_OPERATORS and fetched_bytes:
-            buffer = f"#dma-buffer{len(buffer_by_node) % 2 + 1}"
-            buffer_by_node[step.name] = buffer
-            buffer_bytes[buffer] = max(buffer_bytes.get(buffer, 0), fetched_bytes)
-            prefetched_bytes += sum(size.written_bytes for size in sizes)
-    final_step = len(net.steps) - 1
-    items = [
-        _PlanItem(buffer, size, 0, final_step, SHARE, kind="buffer")
-        for buffer, size in buffer_bytes.items()
-    ]
-    return _PrefetchPlan(items, buffer_by_node, prefetched_bytes)
 
 
 # ---- the three allocation orders -----------------------------------------------------------------

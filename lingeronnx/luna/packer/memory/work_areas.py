@@ -40,6 +40,7 @@ __all__ = [
     "WORK_AREA_FORMS",
     "WORK_AREA_RULES",
     "get_work_area",
+    "get_work_area_rule",
 ]
 
 
@@ -645,16 +646,20 @@ WORK_AREA_FORMS: Mapping[str, WorkAreaRule] = MappingProxyType(
 INPUT_PLACED_OPERATORS = (AVG_POOL2D.name, PAD.name, MUL.name)
 
 
+def get_work_area_rule(operator: str, profile: PackerProfile) -> WorkAreaRule | None:
+    """Return the rule for work areas of `operator`; None if it needs none wherever its data are."""
+    form = profile.work_areas.get(operator)
+    if form is not None:
+        return WORK_AREA_FORMS[form]
+    return WORK_AREA_RULES[profile.work_area_table].get(operator)
+
+
 def get_work_area(node: PlacedStep, profile: PackerProfile) -> tuple[str, int]:
     """Return (memory, bytes) of the work area of `node`; 0 bytes if it needs none.
 
     The memory is PSRAM only for AvgPool2dInt, iqPad and iqMul with their input there, else shared
     memory.
     """
-    form = profile.work_areas.get(node.step.op)
-    if form is not None:
-        rule: WorkAreaRule | None = WORK_AREA_FORMS[form]
-    else:
-        rule = WORK_AREA_RULES[profile.work_area_table].get(node.step.op)
+    rule = get_work_area_rule(node.step.op, profile)
     follows_input = node.step.op in INPUT_PLACED_OPERATORS and node.is_input_in_psram()
     return PSRAM if follows_input else SHARE, 0 if rule is None else rule(node)

@@ -232,8 +232,8 @@ def test_a_single_output_is_told_of():
         r["arguments"] for r in ROWS if (r["id"], r["platform"]) == ("lstm_h5_t4_f8", "venusA")
     )
     options = parse_packer_arguments(words)
-    net = prepare_graph(proto, row, options).net
-    places = resolve_placements(net, options)
+    prepared = prepare_graph(proto, row, options)
+    net, places = prepared.net, resolve_placements(prepared.facts, options)
     node = PlacedStep.from_step(net, next(s for s in net.steps if s.op == "LinearInt"), places)
     assert (node.y.shape, node.is_output_in_psram) == ((1, 4, 1), True)
     assert POSSIBLE_OVERRUNS["venusA"]["LinearInt"](node) == 2 * node.x.elements == 40

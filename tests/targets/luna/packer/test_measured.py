@@ -49,10 +49,11 @@ def measured():
     found = defaultdict(lambda: defaultdict(set))
     for model, chip, arguments in rows():
         target, options = get_target(chip), parse_packer_arguments(arguments)
-        net = prepare_graph(model, target, options).net
+        prepared = prepare_graph(model, target, options)
+        net = prepared.net
         if net is None:
             continue
-        places = resolve_placements(net, options)
+        places = resolve_placements(prepared.facts, options)
         for step in net.steps:
             text = encode_placement(PlacedStep.from_step(net, step, places))
             if "p" in text:

@@ -2,6 +2,8 @@
 test_rows.
 """
 
+import collections
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,12 @@ from lingeronnx.luna.arguments.selection import select_fastest_arguments
 from lingeronnx.luna.evaluation import (
     NodeLimitChecker,
     evaluate_graph,
+    evaluate_plan,
     prepare_graph,
 )
+from lingeronnx.luna.packer import correctness_checks
 from lingeronnx.luna.packer.frontend.steps import parse_nodes
+from lingeronnx.luna.packer.memory import graph_facts
 from lingeronnx.luna.packer.memory.plan import plan_memory
 from lingeronnx.luna.packer.options import PSRAM, SHARE, parse_packer_arguments
 from lingeronnx.luna.packer.packer_graph import PackerGraph, PackerStep, PackerTensor
@@ -183,11 +188,51 @@ def test_a_plan_below_a_number_of_bytes(packed, line):
     """
     proto, row = packed
     options = parse_packer_arguments(line)
-    net = prepare_graph(proto, row, options).net
-    plan = plan_memory(net, row, options)
-    assert plan_memory(net, row, options, plan.required_bytes + 1) == plan
+    facts = prepare_graph(proto, row, options).facts
+    plan = plan_memory(facts, options)
+    assert plan_memory(facts, options, plan.required_bytes + 1) == plan
     for below in (plan.required_bytes, plan.required_bytes - 1, plan.required_bytes // 2, 0):
-        assert plan_memory(net, row, options, below) is None
+        assert plan_memory(facts, options, below) is None
+
+
+def test_plans_of_one_graph_share_its_facts(packed, monkeypatch):
+    """Of many plans and verdicts, each fact is computed once: the sizes of constants, what does not
+    depend on memories, and the work area of a step for each placement of its tensors.
+    """
+    proto, row = packed
+    counts = collections.Counter()
+
+    def count(name, function):
+        """Return `function` with its calls counted under `name`."""
+
+        def counted(*args):
+            counts[name] += 1
+            return function(*args)
+
+        return counted
+
+    for module, name in (
+        (graph_facts, "compute_stored_sizes"),
+        (graph_facts, "get_work_area"),
+        (correctness_checks, "_check_operator"),
+    ):
+        monkeypatch.setattr(module, name, count(name, getattr(module, name)))
+    options = parse_packer_arguments("")
+    prepared = prepare_graph(proto, row, options)
+    steps = prepared.net.steps
+    verdict = evaluate_plan(prepared, row, options)
+    first = dict(counts)
+    assert first["compute_stored_sizes"] == 1
+    assert 0 < first["get_work_area"] <= len(steps)
+    assert first["_check_operator"] == len(steps)
+    for _ in range(3):
+        assert evaluate_plan(prepared, row, options) == verdict
+    assert counts == first
+    moved = steps[0].outputs[0]
+    evaluate_plan(prepared, row, replace(options, placements={moved: PSRAM}))
+    users = sum(moved in (*step.inputs, *step.outputs) for step in steps)
+    assert counts["get_work_area"] - first["get_work_area"] <= users < len(steps)
+    assert {**counts, "get_work_area": 0} == {**first, "get_work_area": 0}
 
 
 def sliced(steps):
