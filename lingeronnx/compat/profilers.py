@@ -227,7 +227,9 @@ class ModelProfiler:
         elif is_initialised(self.model):
             from ..torch.training_api.observed_net import mirror_integer_calls
 
-            self._open.enter_context(mirror_integer_calls(self.model, self._watch_integer_graph))
+            self._open.enter_context(
+                mirror_integer_calls(self.model, self._watch_integer_graph, keep_stacks=True)
+            )
         elif is_module(self.model):
             from ..torch.exporter.hooks import mirror_calls
 

@@ -1,5 +1,7 @@
 """Nets after `lo.torch.init` in the calls of tools for such nets: their integer graph is looked at."""
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -51,6 +53,48 @@ def test_model_profiler(net, tmp_path):
     classes = p.get_info_manager.table(types=(nn.Conv2d,)).read_text()
     assert "Conv2dInt" in classes
     assert "LinearInt" not in classes
+
+
+class _Block(nn.Module):
+    """A convolution, a function and a sum, each on a line of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        z = torch.relu(y)
+        return nn.functional.interpolate(y + z, scale_factor=2, mode="nearest")
+
+
+def test_model_profiler_with_stack(tmp_path):
+    """Every operator names the line of `forward` that it comes from."""
+    torch.manual_seed(1)
+    x = torch.randn(1, 3, 4, 4)
+    net = lo.torch.init(_Block(), out_bits=8)
+    net(x)
+    net.eval()
+    with lo.compat.ModelProfiler(net, tmp_path) as p:
+        net(x)
+    table = p.get_info_manager.table(with_stack=True).read_text()
+    assert "unknown" not in table
+    start = inspect.getsourcelines(_Block.forward)[1]
+    lines = {}
+    for row in table.splitlines():
+        if f"{__file__}:" in row:
+            operator = row.split("|")[2].strip()
+            lines[operator] = int(row.split(f"{__file__}:")[1].split()[0]) - start
+    assert lines == {
+        "Quant": 1,
+        "Conv2dInt": 1,
+        "Relu": 2,
+        "iqAdd": 3,
+        "Resize": 3,
+        "Dequant": 3,
+    }
+    with pytest.raises(ConfigError, match=r"interpolate is a function.*pass operator types"):
+        p.get_info_manager.table(types=(nn.functional.interpolate,))
 
 
 def test_dumper(net, tmp_path):

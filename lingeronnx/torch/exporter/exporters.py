@@ -28,7 +28,7 @@ from ...common.errors import ConfigError, ModelError, get_exception_text
 from ...common.files import temporary_folder
 from ...ir import ir
 from ..dynamo import import_dynamo
-from .cleanup import SCOPE_KEY
+from .cleanup import SCOPE_KEY, STACK_KEY
 from .signature import Axes
 
 __all__ = ["DEFAULT_OPSET", "OPSETS", "select_exporter", "suppress_output", "trace_model"]
@@ -74,6 +74,7 @@ def trace_model(
     opset: int,
     on_warning: Callable[[str], None],
     dump_text: Callable[[str], None],
+    keep_stacks: bool = False,
 ) -> ir.Model:
     """Export a `FlattenedModel` with one of torch's exporters.
 
@@ -87,6 +88,8 @@ def trace_model(
         Called with each warning of the exporter that concerns the user's model.
     dump_text
         Called with the traced program as text.
+    keep_stacks
+        Whether nodes have `STACK_KEY` in their metadata also with the torchscript exporter.
 
     Returns
     -------
@@ -101,7 +104,7 @@ def trace_model(
     export = {"dynamo": _export_dynamo, "torchscript": _export_torchscript}[exporter]
     with suppress_output() as get_warnings:
         import_dynamo()
-        graph = export(model, inputs, outputs, axes, opset, dump_text)
+        graph = export(model, inputs, outputs, axes, opset, dump_text, keep_stacks)
     for warning in get_warnings():
         on_warning(warning)
     actual_opset = graph.opset_imports.get("")
@@ -157,12 +160,13 @@ def _export_dynamo(
     axes: Axes,
     opset: int,
     dump_text: Callable[[str], None],
+    _keep_stacks: bool,
 ) -> ir.Model:
     """Export a flattened model with `torch.export` and torch's dynamo exporter.
 
     `inputs` are example tensors by name, `axes` their dynamic axes, `outputs` names. `dump_text`
-    gets the traced program as text. Each node's metadata names the module it comes from. Raises
-    ModelError if torch cannot trace or write the model.
+    gets the traced program as text. Each node's metadata names the module it comes from and has
+    its stack. Raises ModelError if torch cannot trace or write the model.
     """
     dynamic = torch.export.Dim.DYNAMIC
     shapes = tuple(
@@ -289,12 +293,14 @@ def _export_torchscript(
     axes: Axes,
     opset: int,
     dump_text: Callable[[str], None],
+    keep_stacks: bool,
 ) -> ir.Model:
     """Export a flattened model with the TorchScript tracer; nothing is folded.
 
     `inputs` are example tensors by name, `axes` their dynamic axes, `outputs` names. `dump_text`
-    gets a line per node. Each node's metadata names the module it comes from. Raises ModelError if
-    torch cannot write the model.
+    gets a line per node. Each node's metadata names the module it comes from and, with
+    `keep_stacks`, has its stack, outermost call first. Raises ModelError if torch cannot write the
+    model.
     """
     captured: list[str] = []
     with temporary_folder() as folder:
@@ -307,7 +313,7 @@ def _export_torchscript(
                     str(path),
                     dynamo=False,
                     opset_version=opset,
-                    verbose=False,
+                    verbose=keep_stacks,  # writes doc strings
                     input_names=list(inputs),
                     output_names=list(outputs),
                     dynamic_axes={name: dict(symbols) for name, symbols in axes.items()},
@@ -329,6 +335,8 @@ def _export_torchscript(
     paths = [name for name, _ in model.named_modules()]
     for node in graph.graph.all_nodes():
         name = str(node.name)
+        if keep_stacks and node.doc_string:
+            node.metadata_props[STACK_KEY] = "\n".join(reversed(node.doc_string.splitlines()))
         if name.startswith("/"):
             node.metadata_props[SCOPE_KEY] = _strip_root(_module_path(name.split("/")[1:-1], paths))
     return _strip_root_from_initializers(graph)

@@ -266,6 +266,7 @@ def _export_verified(
         opset=opset,
         on_warning=notes.append,
         dump_text=dump.text,
+        keep_stacks=keep_stacks,
     )
     dump.graph("exported", graph)
     feeds = [run.feed for run in runs]

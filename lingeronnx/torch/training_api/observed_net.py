@@ -12,8 +12,13 @@ from typing import Any
 
 from torch import nn
 
+from ...common.files import temporary_folder
+from ...ir import ir
+from ...ir.name_mapping import get_module_name
 from ...quantization import QuantizedModel
 from ...runtime.session import Session
+from ..exporter.cleanup import STACK_KEY
+from ..exporter.float_export import export
 from ..exporter.hooks import count_module_calls
 from .module_wrappers import original_classes
 from .quantized_net import QuantizedNet, get_qat_state
@@ -55,7 +60,7 @@ def count_float_calls(net: nn.Module, args: Any) -> list[tuple[str, str, int]]:
 
 @contextlib.contextmanager
 def mirror_integer_calls(
-    net: QuantizedNet, on_session: Callable[[QuantizedModel], None]
+    net: QuantizedNet, on_session: Callable[[QuantizedModel], None], keep_stacks: bool = False
 ) -> Iterator[None]:
     """Run each call of a net after `init` within a context also on its integer graph.
 
@@ -66,20 +71,30 @@ def mirror_integer_calls(
     ----------
     on_session
         Called with the quantized model, before the first run of its session.
+    keep_stacks
+        Whether the integer nodes note their place in the source, for which the float net is
+        exported once more at the first call.
     """
     session: Session | None = None
+    is_exporting = False  # the export calls the net again
 
     def hook(_module: nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
         """Run the integer graph on the tensors of this call; its results are dropped.
 
         Calls that the trace itself makes are ignored.
         """
-        nonlocal session
+        nonlocal session, is_exporting
         state = get_qat_state(net)
-        if state.traced is None:
+        if state.traced is None or is_exporting:
             return
         if session is None:
             model = state.build_quantized_model()
+            if keep_stacks:
+                is_exporting = True
+                try:
+                    _note_stacks(model.graph, _export_with_stacks(net, args, kwargs))
+                finally:
+                    is_exporting = False
             session = model.runner
             on_session(model)
         feed = state.traced.get_feed(net, args, kwargs)
@@ -90,3 +105,33 @@ def mirror_integer_calls(
         yield
     finally:
         handle.remove()
+
+
+def _export_with_stacks(net: QuantizedNet, args: Any, kwargs: Any) -> ir.Model:
+    """Return the float graph of a net after `init` for this call, with the stacks of its nodes."""
+    exporter = get_qat_state(net).settings.exporter
+    with original_classes(net), temporary_folder() as folder:
+        path = folder / "net.onnx"
+        export(net, args, path, kwargs=kwargs or None, exporter=exporter, keep_stacks=True)
+        return ir.load(path)
+
+
+def _note_stacks(graph: ir.Model, float_graph: ir.Model) -> None:
+    """Copy the stacks of float nodes, in place, to the integer nodes that come from them.
+
+    A node comes from that with its name, else from the last one of its module. Others, such as the
+    Quant of an input or the Dequant of an output, have that of a node next to them.
+    """
+    by_node: dict[str, str] = {}
+    by_module: dict[str, str] = {}
+    for node in float_graph.graph:
+        if stack := node.metadata_props.get(STACK_KEY):
+            by_node[str(node.name)] = by_module[get_module_name(node)] = stack
+    for node in graph.graph:
+        stack = by_node.get(str(node.name)) or by_module.get(get_module_name(node))
+        if stack is None:
+            neighbours = [ir.producer(node.inputs[0]), *(u.node for u in node.outputs[0].uses())]
+            stacks = (by_node.get(str(other.name)) for other in neighbours if other is not None)
+            stack = next(filter(None, stacks), None)
+        if stack is not None:
+            node.metadata_props[STACK_KEY] = stack
