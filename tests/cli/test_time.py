@@ -195,8 +195,8 @@ def test_pages_have_the_cycles(here):
     rows = json.loads(
         re.search(r'<script[^>]* id="data-compare">(.*?)</script>', page, re.DOTALL)[1]
     )["rows"]
-    shown = {row["node"]: row["cycles"] for row in rows if row["cycles"] is not None}
-    assert shown["pool"] == layers["pool"]
+    shown = {row["place"]: row["cycles"] for row in rows if row["cycles"] is not None}
+    assert [n for place, n in shown.items() if place.endswith(" pool")] == [layers["pool"]]
     assert sum(shown.values()) == pytest.approx(sum(layers.values()))
     wish = ("--eval", "test.npz", "--max-drop", "5", "--json")
     trials = json.loads(here(*QUANTIZE, *wish).stdout)["search"]["trials"]

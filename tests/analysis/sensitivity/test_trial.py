@@ -41,7 +41,7 @@ def test_everything_rounded_is_the_simulator(name, platform):
     net = getattr(nets, name)()
     plan, operators, engine = engine_of(net, platform=platform)
     x = data(net, 5)
-    session = Session(lower(plan.partition, plan.plan, plan.target).graph)
+    session = Session(lower(plan.partition, plan.plan, plan.prepared.target).graph)
     outputs = engine.run_base(union(operators), {"x": x}).tensors
     for output, array in zip(
         engine.output_names, session.run(engine.output_names, {"x": x}), strict=True
@@ -63,7 +63,7 @@ def test_from_any_base(draw):
         st.frozensets(st.sampled_from(sorted(union(operators).weights))),
     )
     now, then = draw.draw(one), draw.draw(one)
-    feeds = {"x": data(plan.original, 3)}
+    feeds = {"x": data(plan.prepared.original, 3)}
     outputs = engine.outputs(now, engine.run_base(then, feeds), feeds)
     want = engine.run_base(now, feeds).tensors
     for name in engine.output_names:

@@ -44,7 +44,7 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
     shared ones too.
     """
     made = planned(platform=platform, mode=mode)
-    parts, plan, target = made.partition, made.plan, made.target
+    parts, plan, target = made.partition, made.plan, made.prepared.target
     shared = [
         group for group in group_shared_scales(parts, target) if group.tensors[0] in plan.tensors
     ]
@@ -74,7 +74,7 @@ def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
 def test_what_is_fixed_or_gains_nothing_stays():
     """No step is taken that is not clearly better, none on a fixed tensor."""
     made = planned()
-    parts, plan, target = made.partition, made.plan, made.target
+    parts, plan, target = made.partition, made.plan, made.prepared.target
     shared = group_shared_scales(parts, target)
     assert (
         search_scales_by_output_error(parts, plan, shared, target, frozenset(), lambda _: False)

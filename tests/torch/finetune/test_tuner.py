@@ -54,10 +54,10 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
     """Results are lowered anew from weights and plan: nothing is lost on the way."""
     feeds = samples(16, shape=(4, 12, 12))
     ready = plan_model(prepare_model(nets.residual(), feeds, None, {"platform": "venus"}))
-    bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
-    Tuner(bridge, ready.graph, Samples(ready.data), Recipe(**QUICK)).run()
+    bridge = QatModule(ready.graph, ready.plan, ready.prepared.target, feeds)
+    Tuner(bridge, ready.graph, Samples(ready.prepared.data), Recipe(**QUICK)).run()
     exact = bridge.partition.with_graph(replace_initializers(ready.graph, bridge.get_weights()))
-    integers = lower(exact, bridge.plan, ready.target).graph
+    integers = lower(exact, bridge.plan, ready.prepared.target).graph
     (output,) = integers.graph.outputs
     want = lo.Session(integers).run(None, feeds)[0]
     assert np.array_equal(
@@ -101,9 +101,12 @@ def test_what_a_softmax_reads_is_what_it_learns():
         ready = plan_model(
             prepare_model(model, feeds, None, {"platform": "venus", "calibrator": "max"})
         )
-        bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
+        bridge = QatModule(ready.graph, ready.plan, ready.prepared.target, feeds)
         history = Tuner(
-            bridge, ready.graph, Samples(ready.data), Recipe(epochs=3, batch_size=4, lr=3e-3)
+            bridge,
+            ready.graph,
+            Samples(ready.prepared.data),
+            Recipe(epochs=3, batch_size=4, lr=3e-3),
         ).run()
         learned.append((list(bridge.get_weights().values()), [line.loss for line in history]))
     (plain, losses), (behind, same) = learned
@@ -444,7 +447,7 @@ def test_an_interruption_keeps_the_best(monkeypatch):
     """Ctrl-C in the third epoch: the better of the first two is the result, and a note says so."""
     model, feeds = nets.plain(), samples(16)
     ready = plan_model(prepare_model(model, feeds, None, {"platform": "generic"}))
-    bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
+    bridge = QatModule(ready.graph, ready.plan, ready.prepared.target, feeds)
     values = iter([1.0, 3.0, 2.0])  # of the start and two epochs
     states = []
 
@@ -455,7 +458,7 @@ def test_an_interruption_keeps_the_best(monkeypatch):
     tuner = Tuner(
         bridge,
         ready.graph,
-        Samples(ready.data),
+        Samples(ready.prepared.data),
         Recipe(epochs=5, batch_size=8, lr=3e-3),
         evaluate=evaluate,
     )
