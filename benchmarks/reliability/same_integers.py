@@ -71,7 +71,7 @@ def run_all(session: Any, feeds: Mapping[str, np.ndarray]) -> Tensors:
 
 
 def count_differences(want: Tensors, got: Tensors) -> int:
-    """Return how many elements differ; all of a tensor that only one of them has."""
+    """Return the number of unequal elements; all elements of a tensor that only one side has."""
     names = {*want, *got}
     different = 0
     for name in names:

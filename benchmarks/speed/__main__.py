@@ -94,7 +94,7 @@ def measure_simulator(
 
 
 def describe_peaks(peaks: Sequence[Peak]) -> list[str]:
-    """Return what the machine does at best, in words, by number of threads."""
+    """Format the peak throughputs of instruction and memory for each number of threads."""
     words = []
     for peak in peaks:
         macs = "no dot instruction" if peak.macs is None else f"{peak.macs / 1e9:.1f} G products/s"

@@ -51,7 +51,7 @@ def used_row() -> str:
 
 
 def _describe_threads() -> str:
-    """Return how many threads may run, and whether they are hyperthreads of fewer cores."""
+    """Describe the number of usable threads and of their cores, and the load of the machine."""
     threads, cores = count_usable_processors(), count_usable_cores()
     if cores is None:
         return f"{threads} threads, cores unknown"

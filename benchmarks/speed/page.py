@@ -338,13 +338,21 @@ def kernel_cells(row: KernelRow) -> list[str]:
     ]
 
 
+def _format_tile_speed(macs: float | None, chosen: bool) -> str:
+    """Format the speed of a tile in G products/s, bold if it is the chosen one; "-" for None."""
+    if macs is None:
+        return "-"
+    text = f"{macs / 1e9:.1f}"
+    return f"**{text}**" if chosen else text
+
+
 def _tile_table(rows: Sequence[TileRow]) -> list[str]:
     """Return the table of tiles: a line for each number of rows, a column for each of vectors."""
     head = _head("rows", *(f"{i + 1} vector{'s' if i else ''}" for i in range(len(rows[0].macs))))
     lines = []
     for row in rows:
         cells = [
-            "-" if macs is None else f"**{macs / 1e9:.1f}**" if chosen else f"{macs / 1e9:.1f}"
+            _format_tile_speed(macs, chosen)
             for macs, chosen in zip(row.macs, row.chosen, strict=True)
         ]
         lines.append(format_table_row([str(row.rows), *cells]))

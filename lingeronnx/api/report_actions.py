@@ -182,7 +182,7 @@ def _remove_repeated(actions: Iterable[Action]) -> list[Action]:
 def _list_candidates(
     comparison: Comparison, recorded: Mapping[str, object] | None
 ) -> Iterator[Action]:
-    """Yield what may help, the most specific first: options of findings, 16 bits, more effort.
+    """Yield actions, the most specific first: options of findings, 16 bits, more effort.
 
     16 bits are proposed only for a platform that has them.
     """

@@ -15,7 +15,7 @@ from .activation_tables.lowering.gated_activations import GatedActivation
 from .activation_tables.lowering.hard_activations import HardSigmoid, HardSwish
 from .activation_tables.lowering.lookup_table import LEAKY_RELU_TABLE, TABLE
 from .activation_tables.lowering.sigmoid_tanh import SIGMOID, TANH
-from .attention_masks import MASK_SOURCE_OPS, RUN_TIME_MASK_REASON, is_mask_source
+from .attention_masks import RUN_TIME_MASK_REASON, is_mask_source
 from .batch_norm.lowering import BatchNorm2d, get_weight_values, replace_weight_values
 from .clamp.lowering import Clip, LeakyRelu, Relu, is_relu_like
 from .concat.lowering import Concat
@@ -123,7 +123,7 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     candidates = _RULES_BY_FLOAT_OP.get((domain, ir.base_op_type(node)), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
-    if node.op_type in MASK_SOURCE_OPS and is_mask_source(node):
+    if is_mask_source(node):
         return None, RUN_TIME_MASK_REASON
     reasons = [op.explain_rejection(node) for op in candidates]
     matching = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]

@@ -165,5 +165,5 @@ def _list_slices(latency: Latency, start: float) -> Sequence[dict[str, Any]]:
 
 
 def _classify(work: Slice) -> str:
-    """Return what a slice is: "wait", "copy", "fetch", "start" or "compute"."""
+    """Return the kind of work of a slice: "wait", "copy", "fetch", "start" or "compute"."""
     return next((kind for prefix, kind in _KINDS if work.name.startswith(prefix)), "compute")

@@ -66,7 +66,7 @@ def find_swapped_channels(
 def find_transposed_axes(
     integer_node: ir.Node, float_node: ir.Node, factor: Sequence[float] = (1.0,)
 ) -> str:
-    """Return how the kernels [O, I, ...] of an integer layer are transposed or flipped, as text.
+    """Describe the transposed or flipped axes of the kernels [O, I, ...] of an integer layer.
 
     Empty if they are not, and for matrices, which may be transposed. Parameters as for
     `find_swapped_channels`.

@@ -205,11 +205,11 @@ def test_plans_of_one_graph_share_its_facts(packed, monkeypatch):
     def count(name, function):
         """Return `function` with its calls counted under `name`."""
 
-        def counted(*args):
+        def count_call(*args):
             counts[name] += 1
             return function(*args)
 
-        return counted
+        return count_call
 
     for module, name in (
         (graph_facts, "compute_stored_sizes"),
