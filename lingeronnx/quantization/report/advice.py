@@ -4,8 +4,8 @@ A float operator between integer ones does no harm if all nodes after it, or all
 float as well: of both cuts, the one that leaves more multiply-accumulates to the chip is suggested.
 If a chip part is rejected, `--max-parts` moves the layers to blame to the host, so that `deploy`
 can write a program. If an output is far from the float model's, the default effort is suggested to
-one that measures nothing, then 16 bits for tensors whose range is determined by a few outliers, if
-the platform has them and no trial has measured that, and a search for better bit widths.
+one that measures nothing, else a search for better bit widths; and 16 bits for tensors whose range
+is determined by a few outliers, if the platform has them and no trial has measured that.
 """
 
 from __future__ import annotations
@@ -71,12 +71,13 @@ def suggest_options(
         can_calibrate = (
             planned.basis.policy is not None and not is_imported and not prepared.synthetic
         )
-        if can_calibrate and not prepared.recipe.measures_alternatives:
+        is_default_next = can_calibrate and not prepared.recipe.measures_alternatives
+        if is_default_next:
             options.append(SuggestedOptions((_EFFORT_OPTION,), _EFFORT_EFFECT))
         outliers = [] if _has_tried_outliers(prepared) else find_range_outliers(prepared, planned)
         if outliers:
             options.append(_suggest_16_bits(outliers[:_MAX_OPTIONS]))
-        if can_calibrate:
+        if can_calibrate and not is_default_next:
             effect = (
                 "searches for the cheapest bit widths and float layers that reach this SQNR on "
                 "every output"
