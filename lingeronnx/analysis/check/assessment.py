@@ -16,6 +16,7 @@ from keyword import iskeyword
 
 import numpy as np
 
+from ...common.deadline import DeadlineError, set_deadline
 from ...common.errors import ConfigError, LingerOnnxError
 from ...common.escaping import escape_invisible, join_shell
 from ...interchange.qdq.import_model import is_quantized
@@ -47,7 +48,7 @@ from .report import Check
 
 __all__ = ["Assessment", "ModelSummary", "PlatformAssessment", "WeightRisk", "assess"]
 
-#: Seconds after which no further chip is judged; the first one always is.
+#: Seconds after which no further chip is judged, and those that the first one has at least.
 DEFAULT_BUDGET_S = 10.0
 _MIN_WEIGHT_SQNR_DB = 20.0  # below it, half of the channels have an error of over 10 %
 _MAX_ROWS = 5  # weights and operators that the text lists
@@ -185,7 +186,7 @@ class Assessment:
     platforms
         `generic` and each chip that was judged.
     not_judged
-        Chips that were left out because the time was over.
+        Chips that were left out because the time was over, one whose search had begun included.
     weight_risks
         Weights whose SQNR at 8 bits is below 20 dB, the lowest first, without the equalization and
         refinement of `quantize`.
@@ -275,7 +276,9 @@ def assess(
     input_shape, fix
         Shapes of inputs that the file leaves open, and constant values of inputs, by input.
     budget_s
-        Seconds after which no further chip is judged; the first one always is.
+        Seconds after which no further chip is judged. The search for a graph that fits the memory
+        of a chip, which can take minutes, ends then; that for the first chip after ten seconds at
+        the earliest.
 
     Returns
     -------
@@ -289,7 +292,7 @@ def assess(
     ModelError
         If the model cannot be read.
     """
-    start = time.monotonic()
+    deadline = time.monotonic() + budget_s
     targets = PLATFORMS if platform is None else (get_target(platform),)
     graph = _load_float_model(model)
     input_shape, fix = input_shape or {}, fix or {}
@@ -306,19 +309,28 @@ def assess(
     for target in targets:
         if not target.has_packer:
             continue
-        if len(platforms) > 1 and time.monotonic() - start > budget_s:
+        now, is_first = time.monotonic(), len(platforms) == 1
+        chip_deadline = max(deadline, now + DEFAULT_BUDGET_S) if is_first else deadline
+        if not_judged or now > chip_deadline:
             not_judged.append(target.name)
             continue
         fitted, _ = normalize_model(graph, target, calib, input_shape, fix)
-        platforms.append(_assess_chip(check_float_model(fitted, target)))
+        try:
+            with set_deadline(chip_deadline):
+                platforms.append(_assess_chip(check_float_model(fitted, target)))
+        except DeadlineError:
+            not_judged.append(target.name)
     data = os.fspath(calib) if isinstance(calib, str | os.PathLike) else None
     command = _CommandLine(_model_path(model), data, _format_options(input_shape, fix))
+    next_steps = command.suggest_next_steps(graph, _choose_platform(platforms))
+    if not_judged and len(platforms) == 1:
+        next_steps.append(command.suggest_check(not_judged[0], "searches tiles without a limit"))
     return Assessment(
         replace(summary, macs=macs.total),
         platforms,
         not_judged,
         _find_weight_risks(partition),
-        command.suggest_next_steps(graph, _choose_platform(platforms)),
+        next_steps,
     )
 
 
@@ -516,9 +528,13 @@ class _CommandLine:
                 line = join_shell([*command, *image_words, *words])
                 steps.append(f"for a folder of images: {line}, with --mean and --std of training")
         if not platform.ready:
-            check = ["lingeronnx", "check", self.path, "--platform", platform.platform]
-            steps.append(f"{join_shell([*check, *self.options])} (all reasons)")
+            steps.append(self.suggest_check(platform.platform, "all reasons"))
         return steps
+
+    def suggest_check(self, platform: str, purpose: str) -> str:
+        """Suggest to check the model for a platform; `purpose` says what that adds."""
+        check = ["lingeronnx", "check", self.path, "--platform", platform]
+        return f"{join_shell([*check, *self.options])} ({purpose})"
 
     def _split_inputs(
         self, graph: ir.Model, states: Collection[str]

@@ -37,7 +37,7 @@ __all__ = ["try_model"]
     "--budget",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Judge no further chip after this time.  [default: 10]",
+    help="Judge chips for this time, the first for 10 at least.  [default: 10]",
 )
 @input_size_options
 @json_option

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import onnx
 
+from ...common.deadline import check_deadline
 from ...ir import ir
 from ...ir.name_mapping import NameMapping, apply_file_names
 from ...operators.chip_part import extract_chip_part
@@ -90,7 +91,11 @@ class PackerGraphView:
 
     @cached_property
     def prepared(self) -> PreparedGraph:
-        """The packer's model, parsed and transformed, for evaluation under several options."""
+        """The packer's model, parsed and transformed, for evaluation under several options.
+
+        Every search does this for each graph it tries, so this is where a deadline ends it.
+        """
+        check_deadline()
         return prepare_graph(
             self.proto, self.target, self.base_options, self.limits, self.ignore_node_limits
         )

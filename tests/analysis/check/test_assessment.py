@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import lingeronnx as lo
+from lingeronnx.analysis.check import assessment
 from lingeronnx.cli import main
 from lingeronnx.ir import ir
 from tests.nets import Net, plain, samples
@@ -160,6 +161,19 @@ def test_time_is_limited():
     assert [entry.platform for entry in result.platforms] == ["generic", "venus"]
     assert result.not_judged == ["arcs", "venusA"]
     assert "not judged in time: arcs, venusA; raise --budget" in result.lines()
+
+
+def test_a_search_for_tiles_ends_with_the_time(monkeypatch):
+    """A chip whose memory needs tiles is not judged then; the check that goes on is suggested."""
+    net = Net(16, 300, 300)
+    net.conv("x", (16, 16, 3, 3), pads=[1, 1, 1, 1], out="y")
+    monkeypatch.setattr(assessment, "DEFAULT_BUDGET_S", 0.0)
+    result = lo.assess(net.graph("y"), platform="arcs", budget_s=0)
+    assert [entry.platform for entry in result.platforms] == ["generic"]
+    assert result.not_judged == ["arcs"]
+    check = "lingeronnx check model.onnx --platform arcs (searches tiles without a limit)"
+    assert result.next_steps[-1] == check
+    assert lo.check(net.graph("y"), platform="arcs").choice.verdict.is_chip_ready
 
 
 def test_open_dimensions(tmp_path):
