@@ -116,10 +116,11 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def fuse(self, consumer: Kernel) -> Kernel | None:
+    def fuse(self, consumer: Kernel, specs: Sequence[TensorSpec]) -> Kernel | None:
         """Return one kernel that computes this one and then `consumer` bit-exactly, or None.
 
-        Only a consumer that clamps can be fused by some kernels; this base returns None.
+        `specs` are those of this kernel's inputs. Some kernels fuse a consumer that clamps, or
+        looks up a table; this base returns None.
         """
         return None
 

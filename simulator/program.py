@@ -99,7 +99,7 @@ def compile_program(
     else:
         steps = batch_steps
     layout = ProgramLayout(inputs, specs, batched, output_names)
-    for step in _propagate_signs(_fuse(steps, output_names), output_names):
+    for step in _propagate_signs(_fuse(steps, specs, output_names), output_names):
         layout.add(step)
     if threads is None:
         threads = choose_threads()
@@ -240,11 +240,13 @@ def _make_per_sample(step: Step, specs: Mapping[str, TensorSpec]) -> Step:
     return step if kernel is None else Step(kernel, step.inputs, step.outputs)
 
 
-def _fuse(steps: Sequence[Step], required_names: Collection[str]) -> list[Step]:
+def _fuse(
+    steps: Sequence[Step], specs: Mapping[str, TensorSpec], required_names: Collection[str]
+) -> list[Step]:
     """Fuse each step into the producer of its only input, where nothing else reads that tensor.
 
-    Returns new steps. `required_names` are the tensors that a run yields; they are never fused
-    away.
+    Returns new steps. `specs` are those of all tensors; `required_names` are the tensors that a run
+    yields, which are never fused away.
     """
     read_counts = Counter(name for step in steps for name in step.inputs)
     fused: list[Step] = []
@@ -253,7 +255,7 @@ def _fuse(steps: Sequence[Step], required_names: Collection[str]) -> list[Step]:
         source = step.inputs[0] if len(step.inputs) == 1 else None
         if source in producers and read_counts[source] == 1 and source not in required_names:
             index = producers[source]
-            merged = _fuse_pair(fused[index], step)
+            merged = _fuse_pair(fused[index], step, specs)
             if merged is not None:
                 fused[index] = merged
                 producers[step.outputs[0]] = index
@@ -279,14 +281,14 @@ def _propagate_signs(steps: Sequence[Step], output_names: Collection[str]) -> li
     return marked
 
 
-def _fuse_pair(producer: Step, consumer: Step) -> Step | None:
+def _fuse_pair(producer: Step, consumer: Step, specs: Mapping[str, TensorSpec]) -> Step | None:
     """Return one step for producer and consumer; None if the producer's kernel cannot fuse it.
 
-    A producer with several outputs is not fused.
+    A producer with several outputs is not fused. `specs` are those of all tensors.
     """
     if len(producer.outputs) != 1:
         return None
-    kernel = producer.kernel.fuse(consumer.kernel)
+    kernel = producer.kernel.fuse(consumer.kernel, [specs[name] for name in producer.inputs])
     return None if kernel is None else Step(kernel, producer.inputs, consumer.outputs)
 
 

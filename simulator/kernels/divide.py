@@ -15,9 +15,10 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed_point import INT32_MAX, INT32_MIN, RoundingMode, integer_dtype, luna_divide
 from simulator.kernel import Array, Kernel, NumpyKernel, RunFunction, TensorSpec, require
-from simulator.kernels.elementwise import build_broadcast_loop
+from simulator.kernels.elementwise import build_binary_loop
 from simulator.kernels.loops._common import broadcast_shape, require_signed_integer
-from simulator.kernels.loops._copy import broadcast_into_scratch
+from simulator.kernels.loops._copy import broadcast_operands, slice_repeated
+from simulator.kernels.loops._view import view_as
 
 __all__ = ["Div", "DivSingle"]
 
@@ -33,28 +34,37 @@ _ROUNDING_FUNCTIONS: dict[RoundingMode, Any] = {
 
 
 @jit
-def _div(
-    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool
-) -> None:
-    """Fill int32 out with x * 2^shift / y, as the NPU divides, for int32 x and y that broadcast.
+def _div(x: Array, y: Array, out: Array, shift: int, by_sign: bool) -> None:
+    """Fill int32 out with x * 2^shift / y, as the NPU divides, for flat int32 x and y.
 
     The quotient is saturated to int32. x / 0 is INT32_MIN; with `by_sign` INT32_MIN for x > 0,
-    INT32_MAX for x < 0, and 0 for x = 0. All arrays have rank 4; `wide_x` and `wide_y` are flat
-    scratch memory of out.size elements for operands that must be expanded.
+    INT32_MAX for x < 0, and 0 for x = 0. x or y may be that of one sample, which serves all.
     """
-    a, b, flat = (
-        broadcast_into_scratch(x, out.shape, wide_x),
-        broadcast_into_scratch(y, out.shape, wide_y),
-        out.reshape(out.size),
-    )
-    for i in range(flat.size):
-        if b[i] == 0 and by_sign:
-            if a[i] > 0:
-                flat[i] = INT32_MIN
+    count = min(x.size, y.size)
+    for first in range(0, out.size, max(count, 1)):
+        a, b = slice_repeated(x, first, count), slice_repeated(y, first, count)
+        target = out[first : first + count]
+        for i in range(count):
+            if b[i] == 0 and by_sign:
+                if a[i] > 0:
+                    target[i] = INT32_MIN
+                else:
+                    target[i] = INT32_MAX if a[i] < 0 else 0
             else:
-                flat[i] = INT32_MAX if a[i] < 0 else 0
-        else:
-            flat[i] = luna_divide(np.int64(a[i]), np.int64(b[i]), shift)
+                target[i] = luna_divide(np.int64(a[i]), np.int64(b[i]), shift)
+
+
+@jit
+def _div_broadcast(
+    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool
+) -> None:
+    """Compute `_div` of x and y of rank 4 that broadcast to out.
+
+    `wide_x` and `wide_y` are flat scratch memory of out.size elements for operands that must be
+    expanded.
+    """
+    a, b = broadcast_operands(x, y, wide_x, wide_y, out)
+    _div(a, b, view_as(out, (out.size,)), shift, by_sign)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +103,12 @@ class Div(Kernel):
         """
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
-        return build_broadcast_loop(
-            self, specs, channel_last, _div, (self.shift, self.zero_division_by_sign)
+        return build_binary_loop(
+            self,
+            specs,
+            channel_last,
+            (_div, _div_broadcast),
+            (self.shift, self.zero_division_by_sign),
         )
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed_point import Rescale, RescaleForm, RoundingMode, apply_rescale, narrow_to_int32
 from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
+from simulator.kernels.lookup_table import Table, all_integers
 from simulator.kernels.loops._common import (
     ClampableKernel,
     broadcast_flat,
@@ -35,9 +36,11 @@ from simulator.kernels.loops._common import (
 from simulator.kernels.loops._copy import (
     FLAT_IN,
     FLAT_OUT,
-    broadcast_into_scratch,
+    broadcast_operands,
     make_broadcast_arguments,
+    slice_repeated,
 )
+from simulator.kernels.loops._view import view_as
 from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["AddScaled", "AddShift", "ChannelAffine", "Clip", "Mul", "Relu", "Requant"]
@@ -45,6 +48,32 @@ __all__ = ["AddScaled", "AddShift", "ChannelAffine", "Clip", "Mul", "Relu", "Req
 
 @jit
 def _add(
+    x: Array,
+    y: Array,
+    out: Array,
+    rescale_x: RescaleForm,
+    rescale_y: RescaleForm,
+    sign: int,
+    rescale: RescaleForm,
+) -> None:
+    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)), all flat integers.
+
+    x or y may be that of one sample, which serves all. `sign` is 1, or -1 for a difference.
+    """
+    count = min(x.size, y.size)
+    for first in range(0, out.size, max(count, 1)):
+        a, b = slice_repeated(x, first, count), slice_repeated(y, first, count)
+        target = out[first : first + count]
+        for i in range(count):
+            target[i] = apply_rescale(
+                rescale,
+                np.int64(apply_rescale(rescale_x, a[i]))
+                + sign * np.int64(apply_rescale(rescale_y, b[i])),
+            )
+
+
+@jit
+def _add_broadcast(
     x: Array,
     y: Array,
     wide_x: Array,
@@ -55,41 +84,40 @@ def _add(
     sign: int,
     rescale: RescaleForm,
 ) -> None:
-    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)), for x and y that broadcast.
-
-    x, y and out are integers of rank 4. `wide_x` and `wide_y` are scratch memory of the types of x
-    and y, flat, of at least out.size elements each if the operand must be expanded; overwritten.
-    `sign` is 1, or -1 for a difference.
-    """
-    a, b, flat = (
-        broadcast_into_scratch(x, out.shape, wide_x),
-        broadcast_into_scratch(y, out.shape, wide_y),
-        out.reshape(out.size),
-    )
-    for i in range(flat.size):
-        flat[i] = apply_rescale(
-            rescale,
-            np.int64(apply_rescale(rescale_x, a[i]))
-            + sign * np.int64(apply_rescale(rescale_y, b[i])),
-        )
-
-
-@jit
-def _mul(
-    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: RescaleForm
-) -> None:
-    """Fill out with rescale(x * y), for integers x and y of rank 4 that broadcast.
+    """Compute `_add` of x and y of rank 4 that broadcast to out.
 
     `wide_x` and `wide_y` are scratch memory of the types of x and y, flat, of at least out.size
     elements each if the operand must be expanded; overwritten.
     """
-    a, b, flat = (
-        broadcast_into_scratch(x, out.shape, wide_x),
-        broadcast_into_scratch(y, out.shape, wide_y),
-        out.reshape(out.size),
-    )
-    for i in range(flat.size):
-        flat[i] = apply_rescale(rescale, np.int64(a[i]) * b[i])
+    a, b = broadcast_operands(x, y, wide_x, wide_y, out)
+    _add(a, b, view_as(out, (out.size,)), rescale_x, rescale_y, sign, rescale)
+
+
+@jit
+def _mul(x: Array, y: Array, out: Array, rescale: RescaleForm) -> None:
+    """Fill out with rescale(x * y), all flat integers.
+
+    x or y may be that of one sample, which serves all.
+    """
+    count = min(x.size, y.size)
+    for first in range(0, out.size, max(count, 1)):
+        a, b = slice_repeated(x, first, count), slice_repeated(y, first, count)
+        target = out[first : first + count]
+        for i in range(count):
+            target[i] = apply_rescale(rescale, np.int64(a[i]) * b[i])
+
+
+@jit
+def _mul_broadcast(
+    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: RescaleForm
+) -> None:
+    """Compute `_mul` of x and y of rank 4 that broadcast to out.
+
+    `wide_x` and `wide_y` are scratch memory of the types of x and y, flat, of at least out.size
+    elements each if the operand must be expanded; overwritten.
+    """
+    a, b = broadcast_operands(x, y, wide_x, wide_y, out)
+    _mul(a, b, view_as(out, (out.size,)), rescale)
 
 
 @jit
@@ -125,16 +153,17 @@ def _clip(x: Array, low: int, high: int, out: Array) -> None:
         out[i] = min(max(x[i], low), high)
 
 
-def build_broadcast_loop(
+def build_binary_loop(
     kernel: Kernel,
     specs: Sequence[TensorSpec],
     channel_last: bool,
-    loop: Any,
+    loops: tuple[Any, Any],
     constants: tuple[Any, ...],
 ) -> RunFunction:
     """Build the function of a binary operator that broadcasts.
 
-    Outputs of up to four axes are compiled; others run in Python on expanded operands.
+    Operands of equal shapes, and those of outputs of up to four axes, are compiled; others run in
+    Python on expanded operands.
 
     Parameters
     ----------
@@ -144,21 +173,25 @@ def build_broadcast_loop(
         Logical specs of both inputs.
     channel_last
         Whether all arrays are channel-last.
-    loop
-        Jitted function of (x, y, scratch_x, scratch_y, out, *constants): operands and output of
-        four axes, and flat scratch memory of each operand's type to expand it in.
+    loops
+        Two jitted functions. The first takes (x, y, out, *constants), flat, where x or y may be
+        that of one sample. The second takes (x, y, scratch_x, scratch_y, out, *constants): operands
+        and output of four axes, and flat scratch memory of each operand's type to expand it in.
     constants
-        Last arguments of `loop`.
+        Last arguments of both.
     """
+    flat_loop, broadcast_loop = loops
+    if specs[0].shape == specs[1].shape:
+        return NativeLoop(flat_loop, (FLAT_IN, InputRef(1, (-1,)), FLAT_OUT, *constants))
     (out,) = kernel.infer(*specs)
     array_arguments = make_broadcast_arguments(specs, out, channel_last)
     if array_arguments is not None:
-        return NativeLoop(loop, (*array_arguments, *constants))
+        return NativeLoop(broadcast_loop, (*array_arguments, *constants))
 
     def run_expanded(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
         """Run the loop on expanded operands, which have too many axes for compiled broadcasting."""
-        x, y = (broadcast_flat(operand, outs[0].shape).reshape(1, 1, 1, -1) for operand in ins)
-        loop(x, y, x[0, 0, 0], y[0, 0, 0], outs[0].reshape(1, 1, 1, -1), *constants)
+        x, y = (broadcast_flat(operand, outs[0].shape) for operand in ins)
+        flat_loop(x, y, outs[0].reshape(-1), *constants)
 
     return run_expanded
 
@@ -215,8 +248,12 @@ class _Sum(_BinaryKernel):
         form_y = narrow_to_int32(rescale_y.compile_for_bound(bound_y), bound_y)
         bound = rescale_x.output_bound(bound_x) + rescale_y.output_bound(bound_y)
         form = narrow_to_int32(rescale.compile_for_bound(bound, self.clip_bounds), bound)
-        return build_broadcast_loop(
-            self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form)
+        return build_binary_loop(
+            self,
+            specs,
+            channel_last,
+            (_add, _add_broadcast),
+            (form_x, form_y, np.int32(self.sign), form),
         )
 
 
@@ -307,7 +344,7 @@ class Mul(_BinaryKernel):
         bound = max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
         form = narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound)
-        return build_broadcast_loop(self, specs, channel_last, _mul, (form,))
+        return build_binary_loop(self, specs, channel_last, (_mul, _mul_broadcast), (form,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,6 +434,21 @@ class Requant(_Unary):
         """
         require_signed_integer(specs[0], "Requant")
         return (TensorSpec(specs[0].shape, self.rescale.dtype),)
+
+    def fuse(self, consumer: Kernel, specs: Sequence[TensorSpec]) -> Kernel | None:
+        """Return the table of the requantized integers of int8 x that `consumer` looks up.
+
+        None for other types, consumers that are no tables, and a `RoundedShift`.
+        """
+        is_table = isinstance(consumer, Table) and specs[0].dtype == np.int8
+        if not (is_table and isinstance(self.rescale, Rescale)):
+            return None
+        x, right = all_integers(8), self.rescale.pow2_shift
+        if right is not None and right < 0 and not self.saturate:
+            requantized = (x << -right).astype(self.rescale.dtype).astype(np.int64)
+        else:
+            requantized = self.rescale(x)
+        return Table(consumer.values[requantized + len(consumer.values) // 2])
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop that requantizes x, with the form for the width of x.

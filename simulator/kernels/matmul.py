@@ -26,6 +26,7 @@ from simulator.kernels.loops._common import (
     max_magnitude,
     require_signed_integer,
 )
+from simulator.kernels.loops._view import view_as
 from simulator.native import InputRef, NativeLoop, OutputRef, Scratch
 
 __all__ = ["MatMul"]
@@ -106,8 +107,8 @@ def _matmul_simd(
                         ),
                     )
         source, target = (
-            x[b % len(x)].reshape((1, rows, 1, inner)),
-            out[b].reshape((1, rows, 1, columns)),
+            view_as(x[b % len(x)], (1, rows, 1, inner)),
+            view_as(out[b], (1, rows, 1, columns)),
         )
         _conv_simd.convolve(source, packed, g, None, late, line, padded, sums, target)
 

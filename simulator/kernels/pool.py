@@ -37,6 +37,7 @@ from simulator.kernels.loops._common import (
     require_signed_integer,
 )
 from simulator.kernels.loops._copy import fill_flat
+from simulator.kernels.loops._view import view_as
 from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["AvgPool", "MaxPool", "luna_average"]
@@ -60,7 +61,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
-                    source = x[n, y].reshape(line.size)
+                    source = view_as(x[n, y], (line.size,))
                     for i in range(line.size):
                         line[i] = max(line[i], source[i])
             for ox in range(out_columns):
@@ -95,7 +96,7 @@ def _sum_pool(  # noqa: C901 - one loop nest
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
-                    source = x[n, y].reshape(line.size)
+                    source = view_as(x[n, y], (line.size,))
                     for i in range(line.size):
                         line[i] += source[i]
             for ox in range(out_columns):

@@ -44,6 +44,7 @@ from simulator.fixed_point import (
 )
 from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
 from simulator.kernels.loops._common import require_signed_integer
+from simulator.kernels.loops._view import view_as
 from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["LogSoftmax", "Softmax", "make_input_table"]
@@ -207,7 +208,7 @@ def _softmax_by_table(
     out
         Integers [R, T], filled.
     """
-    flat, line = lines.reshape(lines.size), np.empty(x.shape[1], np.int32)
+    flat, line = view_as(lines, (lines.size,)), np.empty(x.shape[1], np.int32)
     for row in range(x.shape[0]):
         source, target = x[row], out[row]
         top = source[0]

@@ -65,12 +65,12 @@ class ZeroPointKernel(Kernel):
 
         return run
 
-    def fuse(self, consumer: Kernel) -> Kernel | None:
+    def fuse(self, consumer: Kernel, specs: Sequence[TensorSpec]) -> Kernel | None:
         """Return this kernel with `consumer` fused into the inner one.
 
-        None if that cannot do it.
+        None if that cannot do it. `specs` are those of the inputs.
         """
-        kernel = self.kernel.fuse(consumer)
+        kernel = self.kernel.fuse(consumer, self._difference_specs(specs))
         return None if kernel is None else replace(self, kernel=kernel)
 
     def _difference_specs(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:

@@ -19,7 +19,9 @@ from simulator.kernels import (
     Relu,
     Requant,
 )
-from simulator.program import SimulatorError
+from simulator.kernels.lookup_table import Table
+from simulator.kernels.shape import Constant
+from simulator.program import SimulatorError, Step, TensorSpec, compile_program
 from tests.case_selection import choose_fast_subset
 from tests.oracles import elementwise as naive
 from tests.simulator.helpers import SEEDS, few, integers, rescales, run, same, triple
@@ -265,3 +267,38 @@ def test_dequant(scale):
 def test_what_does_not_fit_is_named(kernel, arrays, says):
     with pytest.raises(SimulatorError, match=says):
         run(kernel, *arrays)
+
+
+@pytest.mark.parametrize("samples", (0, 1, 3))
+@pytest.mark.parametrize("kernel", (AddShift(1, 0), Mul(Rescale.from_shift(5, 8))))
+@pytest.mark.parametrize("names", (("x", "c"), ("c", "x"), ("x", "x")))
+def test_an_operand_of_one_sample_serves_all(samples, kernel, names):
+    """A constant has no batch: its numbers repeat for every sample."""
+    rng = np.random.default_rng(1)
+    x, constant = integers(rng, (samples, 3, 4)), integers(rng, (1, 3, 4))
+    steps = [Step(Constant(constant), (), ("c",)), Step(kernel, names, ("y",))]
+    program = compile_program(steps, {"x": TensorSpec((1, 3, 4), np.dtype(np.int8))}, ["y"])
+    operands = {"x": x, "c": np.repeat(constant, samples, axis=0)}
+    a, b = (operands[name] for name in names)
+    want = (
+        naive.add_shift(a, b, 1, 0, 8, 1)
+        if isinstance(kernel, AddShift)
+        else naive.mul(a, b, triple(kernel.rescale))
+    )
+    same(dict(program.run({"x": x}))["y"], want, np.int8)
+
+
+@pytest.mark.parametrize("saturate", (True, False))
+@pytest.mark.parametrize("shift", (-12, -3, 0, 2))
+def test_a_table_behind_a_requantization_is_looked_up_at_once(shift, saturate):
+    """Each of the 256 bytes gives what the two kernels give one after the other."""
+    values = integers(np.random.default_rng(2), (1 << 16,))
+    requant, table = Requant(Rescale.from_shift(shift, 16), saturate), Table(values)
+    steps = [Step(requant, ("x",), ("wide",)), Step(table, ("wide",), ("y",))]
+    x = {"x": BYTES.reshape(1, -1)}
+    specs = {"x": TensorSpec((1, 256), np.dtype(np.int8))}
+    want = dict(compile_program(steps, specs, ["wide", "y"]).run(x))["y"]
+    assert isinstance(requant.fuse(table, [specs["x"]]), Table)
+    same(dict(compile_program(steps, specs, ["y"]).run(x))["y"], want, np.int8)
+    assert requant.fuse(table, [TensorSpec((1, 256), np.dtype(np.int16))]) is None
+    assert requant.fuse(Relu(), [specs["x"]]) is None

@@ -278,7 +278,7 @@ def test_bounds_are_absorbed(seed, zero, out):
             np.testing.assert_array_equal(
                 both["y"], np.clip(both["a"].astype(np.int64), *clip.clamp_bounds).astype(np.int8)
             )
-            assert kernel.fuse(clip) is not None
+            assert kernel.fuse(clip, [specs[name] for name in names]) is not None
 
 
 def test_only_bytes_have_zero_points():

@@ -36,10 +36,10 @@ class ClampableKernel(Kernel):
         """Whether the lower bound of a fused Relu or Clip is 0 or more."""
         return self.clip_bounds is not None and self.clip_bounds[0] >= 0
 
-    def fuse(self, consumer: Kernel) -> Kernel | None:
+    def fuse(self, consumer: Kernel, specs: Sequence[TensorSpec]) -> Kernel | None:
         """Return this kernel with a following Relu or Clip fused in, as narrower `clip_bounds`.
 
-        Returns None for any other consumer.
+        Returns None for any other consumer. `specs` are not used.
         """
         bounds = consumer.clamp_bounds
         if bounds is None:

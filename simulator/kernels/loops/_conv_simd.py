@@ -38,6 +38,7 @@ from simulator.kernel import Array, TensorSpec
 from simulator.kernels.loops import _register_tile
 from simulator.kernels.loops._common import SlidingWindow, image_size
 from simulator.kernels.loops._copy import fill_flat
+from simulator.kernels.loops._view import view_as
 from simulator.native import InputRef, NativeLoop, OutputRef, Scratch
 
 __all__ = [
@@ -455,7 +456,7 @@ def _copy_padded_rows(
     """
     _, height, width, channels = x.shape
     flip = -128 if g.padding_value else 0
-    size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
+    size, flat, base = width * channels, view_as(x, (x.size,)), n * height * width * channels
     if g.columns == width:  # without padding left and right the image rows are contiguous
         begin, end = min(max(g.top - first, 0), rows), min(max(g.top + height - first, 0), rows)
         fill_flat(padded[: begin * size], g.padding_value)
@@ -497,7 +498,7 @@ def _interleave_rows(
     for a padded row, of the type of x.
     """
     _, height, width, channels = x.shape
-    size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
+    size, flat, base = width * channels, view_as(x, (x.size,)), n * height * width * channels
     step, source = s.dilation * channels * x.itemsize, array_address(line)
     length, target = s.columns * channels, array_address(padded)
     middle = line[g.left * channels : g.left * channels + size]
@@ -555,7 +556,7 @@ def convolve(
         Integers [N, Ho, Wo, O], filled with the rescaled accumulators (int32).
     """
     samples, out_rows, columns, outputs = out.shape
-    flat = out.reshape(out.size)
+    flat = view_as(out, (out.size,))
     for n in range(samples):
         for first in range(0, out_rows, g.band):
             rows = min(g.band, out_rows - first)

@@ -1,7 +1,7 @@
 """Compiled copies of elements of any type.
 
 Owns: `make_strided_copy`, a copy along up to five axes, `make_indexed_copy`, a copy by flat
-indices, `broadcast_into_scratch` for operands that broadcast. Must not know: operators, rounding.
+indices, `broadcast_operands` for operands that broadcast. Must not know: operators, rounding.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator._jit import jit
+from simulator._jit import jit, register_inline
 from simulator.kernel import Array, TensorSpec
+from simulator.kernels.loops._view import view_as
 from simulator.native import InputRef, NativeLoop, OutputRef, Scratch
 
 __all__ = [
@@ -24,9 +25,10 @@ __all__ = [
     "to_rank4_shape",
     "physical_shape",
     "make_strided_copy",
-    "broadcast_into_scratch",
+    "broadcast_operands",
     "make_broadcast_arguments",
     "make_indexed_copy",
+    "slice_repeated",
 ]
 
 FLAT_IN, FLAT_OUT = InputRef(0, (-1,)), OutputRef(0, (-1,))
@@ -167,16 +169,37 @@ def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
     return (-1, *[1] * (4 - rank), *shape[1:])
 
 
-@jit
-def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> Array:
-    """Return x [A, B, C, D] broadcast to `shape`, flat: x itself, or expanded into `scratch`.
+@register_inline
+def slice_repeated(x: Any, first: Any, count: Any) -> Any:
+    """Return `count` elements of flat x from `first` on, where x repeats after its last element.
 
-    Axes of x have the size in `shape` (4 numbers) or 1. `scratch` is flat, of the type of x, with
-    at least as many elements as the result if x must be expanded; overwritten then.
+    `first` and the size of x are multiples of `count`.
     """
+    start = first % x.size
+    return x[start : start + count]
+
+
+@register_inline
+def broadcast_operands(x: Any, y: Any, wide_x: Any, wide_y: Any, out: Any) -> Any:
+    """Return x and y [A, B, C, D] broadcast to the shape of `out`, flat.
+
+    An operand of that size is returned itself; another is expanded into its scratch memory, flat,
+    of its type, with at least out.size elements. Axes have the size in `out` or 1.
+    """
+    if x.size < out.size:
+        _expand(x, out.shape, wide_x)
+    if y.size < out.size:
+        _expand(y, out.shape, wide_y)
+    return (
+        view_as(x, (x.size,)) if x.size == out.size else wide_x[: out.size],
+        view_as(y, (y.size,)) if y.size == out.size else wide_y[: out.size],
+    )
+
+
+@jit
+def _expand(x: Array, shape: tuple[int, ...], out: Array) -> None:
+    """Fill the first elements of flat out with x [A, B, C, D] broadcast to `shape`, flattened."""
     a, b, c, d = shape
-    if x.size == a * b * c * d:
-        return x.reshape(x.size)
     for i in range(a):
         for j in range(b):
             for k in range(c):
@@ -186,10 +209,9 @@ def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> 
                     k if x.shape[2] > 1 else 0,
                 ]
                 first = ((i * b + j) * c + k) * d
-                target = scratch[first : first + d]
+                target = out[first : first + d]
                 for m in range(d):
                     target[m] = row[m if x.shape[3] == d else 0]
-    return scratch[: a * b * c * d]
 
 
 def make_broadcast_arguments(

@@ -20,6 +20,7 @@ from simulator._jit import jit, register_inline
 from simulator.fixed_point import saturate
 from simulator.kernel import Array, RunFunction, TensorSpec
 from simulator.kernels.loops._conv_simd import run_record
+from simulator.kernels.loops._view import view_as
 from simulator.kernels.recurrent.layer import RecurrentKernel, compute_gate_sums
 from simulator.native import InputRef, NativeLoop, NestedLoop, OutputRef, Scratch
 
@@ -78,9 +79,9 @@ def unpack_step(memory: Any) -> Any:
     """
     count, step, first = memory.now[0], memory.now[1], memory.now[2]
     units, gates = memory.h.size // _SAMPLES_PER_GROUP, memory.sums.size // _ROWS_PER_PRODUCT
-    h = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count]
-    c = memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
-    a = memory.sums.reshape((_ROWS_PER_PRODUCT, gates))[first : first + count]
+    h = view_as(memory.h, (_SAMPLES_PER_GROUP, units))[:count]
+    c = view_as(memory.c, (_SAMPLES_PER_GROUP, units))[:count]
+    a = view_as(memory.sums, (_ROWS_PER_PRODUCT, gates))[first : first + count]
     return a, h, c, memory.lengths[:count], step
 
 
@@ -101,8 +102,8 @@ def _initialize_states(
     0. Returns views of `memory`: h and c [count, units] and lengths [count], limited to 0..times;
     and the longest of the lengths.
     """
-    h = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count]
-    c = memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
+    h = view_as(memory.h, (_SAMPLES_PER_GROUP, units))[:count]
+    c = view_as(memory.c, (_SAMPLES_PER_GROUP, units))[:count]
     group_lengths, longest = memory.lengths[:count], 0
     for n in range(count):
         group_lengths[n] = (
@@ -162,8 +163,8 @@ def run_sequence(
         H]; empty if not requested. y is 0 from the length of a sample on.
     """
     samples, times = (x.shape[1], x.shape[0]) if time_first else (x.shape[0], x.shape[1])
-    inputs, now = input_scratch.reshape((_ROWS_PER_PRODUCT, x.shape[2])), memory.now
-    sums = memory.sums.reshape((_ROWS_PER_PRODUCT, memory.sums.size // _ROWS_PER_PRODUCT))
+    inputs, now = view_as(input_scratch, (_ROWS_PER_PRODUCT, x.shape[2])), memory.now
+    sums = view_as(memory.sums, (_ROWS_PER_PRODUCT, memory.sums.size // _ROWS_PER_PRODUCT))
     for base in range(0, samples, _SAMPLES_PER_GROUP):
         count = min(_SAMPLES_PER_GROUP, samples - base)
         h, c, long, longest = _initialize_states(memory, units, base, count, times, lengths, h0, c0)
@@ -334,4 +335,4 @@ def make_sample_scratch(numbers: int, dtype: Any) -> Scratch:
 @register_inline
 def view_lines(memory: Any, samples: Any) -> Any:
     """Return flat scratch memory of a group as rows, one for each of the first `samples`."""
-    return memory.reshape((_SAMPLES_PER_GROUP, memory.size // _SAMPLES_PER_GROUP))[:samples]
+    return view_as(memory, (_SAMPLES_PER_GROUP, memory.size // _SAMPLES_PER_GROUP))[:samples]
