@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator import _llvm
 from simulator._jit import jit
-from simulator.fixed_point import Rescale, RoundedShift, RoundingMode
+from simulator.fixed_point import ChainedRescale, Rescale, RoundedShift, RoundingMode
 from simulator.instruction_sets import (
     INSTRUCTION_SETS,
     get_host_features,
@@ -19,10 +19,11 @@ from simulator.instruction_sets import (
     is_supported_by_host,
 )
 from simulator.kernel import SimulatorError, Step, TensorSpec
-from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul, Relu
+from simulator.kernels import CandidateGru, Conv, ExecutorGru, Gru, Linear, Lstm, MatMul, Relu
 from simulator.kernels.loops import _conv_simd, _register_tile, _vector_curve
 from simulator.kernels.loops._vector_curve import VectorCurve, evaluate_curve_rows, make_curve
-from simulator.kernels.recurrent import _vector_lstm
+from simulator.kernels.recurrent import _vector_gru, _vector_lstm
+from simulator.kernels.recurrent._vector_cell import VectorCell
 from simulator.native import NativeLoop
 from simulator.piecewise import load_piecewise
 from simulator.program import compile_program
@@ -387,6 +388,67 @@ def test_lstm_steps_of_any_initial_cell(name, arithmetic, table):
     same(got, want, np.int8)
 
 
+SHIFTED = ChainedRescale(Rescale.from_shift(0, 32), Rescale.from_shift(-2, 32))
+GRUS = {
+    "as defined": (Gru, Gru.make_output_rescale(100.0, 8), {}),
+    "gates of 16 bits": (Gru, Gru.make_output_rescale(30000.0, 16), {"gate_bits": 16}),
+    "finer sums": (
+        Gru,
+        Rescale.from_shift(31 - 9, 8),
+        {"table": "venusA", "saturates_candidate": False, "sum_fraction_bits": 30},
+    ),
+    "candidate": (
+        CandidateGru,
+        Rescale.from_shift(15 - 8, 8),
+        {"increment_rescale": Rescale.from_shift(16, 32)},
+    ),
+    "executor": (ExecutorGru, Rescale.from_shift(7, 8), {"table": "venus"}),
+    "executor without states": (
+        ExecutorGru,
+        Rescale.from_shift(7, 8),
+        {"table": "venusA", "uses_state_sums": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("case", GRUS)
+def test_gru_steps_of_any_initial_state(name, case):
+    """States of all values, sums at the ends of int32, lengths of 0 to T; units beside a vector."""
+    kind, out, options = GRUS[case]
+    rng = np.random.default_rng(8)
+    samples, times, inputs, units = 5, 4, 3, 9
+    x = integers(rng, (samples, times, inputs), extremes=True)
+    state = integers(rng, (samples, 1, units), out.dtype, extremes=True)
+    weights = [integers(rng, (3 * units, n), extremes=True) for n in (inputs, units)]
+    bias = rng.integers(-(1 << 14), 1 << 14, (2, 3 * units))
+    bias[:, :: units + 1] = (1 << 30) - 1  # a sum of each gate is at its limit
+    to = SHIFTED if kind is ExecutorGru else Rescale.from_ratio(3000.0, 32)
+    if kind is CandidateGru:
+        to = Rescale.from_shift(3, 32)
+    kernel = kind(
+        *weights, *bias, to, to, out, output_indices=(0,), state_inputs=("lengths", "h"), **options
+    )
+    with simd(name):
+        assert isinstance(kernel.make_cell(), VectorCell)
+    got, want = both(name, kernel, x, np.array([4, 0, 1, 3, 4]), state)
+    assert len(np.unique(want)) > 8
+    same(got, want, out.dtype)
+
+
+def test_gru_steps_that_vector_code_does_not_compute():
+    """A reset before the product; a candidate or a change of the state beyond 32 bits."""
+    rng = np.random.default_rng(9)
+    parts = [integers(rng, (6, 2)), integers(rng, (6, 2)), *np.zeros((2, 6), np.int64)]
+    to = Rescale.from_shift(3, 32)
+    out = Rescale.from_shift(23, 8)
+    assert isinstance(Gru(*parts, to, to, out).make_cell(), VectorCell)
+    assert not isinstance(Gru(*parts, to, to, out, reset_after=False).make_cell(), VectorCell)
+    steep = Rescale.from_shift(-8, 8)
+    assert not isinstance(CandidateGru(*parts, to, to, steep).make_cell(), VectorCell)
+    assert not isinstance(Gru(*parts, to, to, out, sum_fraction_bits=20).make_cell(), VectorCell)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
 @pytest.mark.parametrize("arithmetic", ["wide", "q11"])
@@ -398,6 +460,30 @@ def test_an_lstm_step_compiles_on_any_machine_with_whole_vectors(one, arithmetic
         assert packed is not None
         kinds.append(packed[0])
     text = _vector_lstm.write_lstm_ir(one, arithmetic, *kinds, ("scale",), 8)
+    code = _llvm.emit_assembly(text, one.triple, one.features)
+    assert re.search(VECTORS[one.name], code), code
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "arithmetic",
+    [
+        _vector_gru.DefinedArithmetic(31, 0),
+        _vector_gru.CandidateArithmetic(1),
+        _vector_gru.ExecutorArithmetic(True),
+    ],
+    ids=lambda arithmetic: type(arithmetic).__name__,
+)
+def test_a_gru_step_compiles_on_any_machine_with_whole_vectors(one, arithmetic):
+    is_defined = isinstance(arithmetic, _vector_gru.DefinedArithmetic)
+    bits, chip = (32, "arcs") if is_defined else (8, "venus")
+    kinds = []
+    for function in ("sigmoid", "tanh"):
+        packed = _vector_curve.pack_curve(load_piecewise(function, chip), bits, 0)
+        assert packed is not None
+        kinds.append(packed[0])
+    text = _vector_gru.write_gru_ir(one, arithmetic, *kinds, ("scale", "shift"), 8)
     code = _llvm.emit_assembly(text, one.triple, one.features)
     assert re.search(VECTORS[one.name], code), code
 

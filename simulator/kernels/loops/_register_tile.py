@@ -449,12 +449,21 @@ class TileIrWriter:
         return stages
 
     def emit_rescale(self, total: Any, stages: Sequence[dict[str, Any]]) -> Any:
-        """Emit the outputs of a vector of sums; `stages` are those of `load_form`.
+        """Emit the outputs, of the tile's bits, of a vector of sums; `stages`: see `load_form`."""
+        total = self.emit_stages(total, self.shape.form, stages)
+        if self.shape.bits == 32:
+            return total
+        return self.b.trunc(total, ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes))
 
-        "shift" works in 32-bit lanes, "scale" multiplies in 64-bit ones. The outputs have the
-        tile's bits.
+    def emit_stages(
+        self, total: Any, names: Sequence[str], stages: Sequence[dict[str, Any]]
+    ) -> Any:
+        """Emit stages of a rescale of an int32 vector one after the other; return it as int32.
+
+        `names` are "shift", which works in 32-bit lanes, and "scale", which multiplies in 64-bit
+        ones; `stages` are their values as `load_form` returns them.
         """
-        for name, c in zip(self.shape.form, stages, strict=True):
+        for name, c in zip(names, stages, strict=True):
             if name == "scale":
                 wide = ir.VectorType(INDEX, self.target.lanes)
                 total = self.clamp(total, self.b.sub(self.constant(0), c["limit"]), c["limit"])
@@ -464,9 +473,7 @@ class TileIrWriter:
             )
             if name == "scale":
                 total = self.b.trunc(total, self.vector)
-        if self.shape.bits == 32:
-            return total
-        return self.b.trunc(total, ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes))
+        return total
 
     def permute(self, values: Any, index: Any) -> Any:
         """Emit the vector whose lane i is lane index[i] of `values`, 32 bits each; return it.

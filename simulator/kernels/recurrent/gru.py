@@ -37,6 +37,8 @@ import numpy as np
 
 from simulator._jit import jit, register_inline
 from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, round_shift_right, saturate
+from simulator.kernels.loops._common import max_magnitude
+from simulator.kernels.loops._conv_simd import make_tile_form
 from simulator.kernels.loops._vector_curve import Curve, evaluate_curve_rows, make_curve
 from simulator.kernels.recurrent._sequence_loop import (
     CompiledRecurrentKernel,
@@ -45,6 +47,13 @@ from simulator.kernels.recurrent._sequence_loop import (
     make_sample_scratch,
     unpack_step,
     view_lines,
+)
+from simulator.kernels.recurrent._vector_cell import VectorCell, make_vector_cell
+from simulator.kernels.recurrent._vector_gru import (
+    CandidateArithmetic,
+    DefinedArithmetic,
+    ExecutorArithmetic,
+    write_gru_ir,
 )
 from simulator.kernels.recurrent.layer import GateSums, compute_gate_sums
 from simulator.piecewise import load_piecewise
@@ -125,16 +134,29 @@ class ExecutorGru(CompiledRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def make_cell(self) -> _ExecutorCell:
+    def make_cell(self) -> _ExecutorCell | VectorCell:
         """Return the constants of a GRU step of the executor, and scratch memory for a group.
 
-        Constants are packed hidden weights, 8-bit sigmoid and tanh of `table`, and the output form.
+        A `VectorCell` where there is an instruction set that computes the tables and the output
+        form of this layer.
+        """
+        out = self.rescale_o.compile_for_bound(1 << 16)
+        arithmetic = ExecutorArithmetic(self.uses_state_sums)
+        vector_cell = make_vector_cell(
+            self, write_gru_ir, arithmetic, self.table, [(8, 0)] * 2, [out]
+        )
+        return vector_cell or self._make_scalar_cell(out)
+
+    def _make_scalar_cell(self, out: RescaleForm) -> _ExecutorCell:
+        """Return the constants of a step in scalar code, and its scratch memory.
+
+        Constants are packed hidden weights, 8-bit sigmoid and tanh of `table`, and the form `out`
+        of the new state.
         """
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh")
         )
         weights, units = self.make_hidden_sums().arguments(), self.units
-        out = self.rescale_o.compile_for_bound(1 << 16)
         memory = (
             make_line_scratch(3 * units, 0),
             make_line_scratch(2 * units),
@@ -169,7 +191,7 @@ def _defined_step(cell: Any, memory: Any) -> None:  # noqa: C901 - one loop per 
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
     b, m = view_lines(cell.b, samples), view_lines(cell.m, samples)
-    gated = cell.gated.reshape((-1, units))[:samples]
+    gated = view_lines(cell.gated, samples)
     sums, rz = view_lines(cell.sums, samples), view_lines(cell.rz, samples)
     inner, n = view_lines(cell.inner, samples), view_lines(cell.n, samples)
     compute_gate_sums(h, cell.weights[0], cell.weights[1], b)
@@ -259,11 +281,35 @@ class Gru(CompiledRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def make_cell(self) -> _DefinedCell:
+    def make_cell(self) -> _DefinedCell | VectorCell:
         """Return the constants of a GRU step as defined, and scratch memory per sample of a group.
 
+        A `VectorCell` if r multiplies the sums of n, and there is an instruction set that computes
+        the tables, the shift of the sums and the rescale of n.
+        """
+        candidate_rescale = (
+            self.rescale_o if self.saturates_candidate else replace(self.rescale_o, bits=32)
+        )
+        # vector code has n from -2^31 + 1 on, which must give what -2^31 gives
+        is_symmetric = len(set(candidate_rescale([-1 << 31, 1 - (1 << 31)]).tolist())) == 1
+        sum_shift = self.sum_fraction_bits - 27
+        vector_cell = None
+        if self.reset_after and is_symmetric and sum_shift >= 0:
+            vector_cell = make_vector_cell(
+                self,
+                write_gru_ir,
+                DefinedArithmetic(self.gate_bits - 1, sum_shift),
+                self.table,
+                [(self.gate_bits, 0), (32, 0)],
+                [candidate_rescale.compile_for_bound((1 << 31) - 1)],
+            )
+        return vector_cell or self._make_scalar_cell(candidate_rescale)
+
+    def _make_scalar_cell(self, candidate_rescale: Rescale) -> _DefinedCell:
+        """Return the constants of a step in scalar code, and its scratch memory.
+
         The weights of n are separate, because they may read another state. Sigmoid values have
-        `gate_bits` bits, tanh values 32.
+        `gate_bits` bits, tanh values 32; `candidate_rescale` converts these to the state's scale.
         """
         sigmoid = make_curve(load_piecewise("sigmoid", self.table), self.gate_bits)
         tanh = make_curve(load_piecewise("tanh", self.table), 32)
@@ -271,9 +317,6 @@ class Gru(CompiledRecurrentKernel):
         gates, inner = (
             GateSums(self.weight_h[rows], self.bias_h[rows], kind, 1 << (bits - 1), self.rescale_h)
             for rows in (slice(2 * units), slice(2 * units, None))
-        )
-        candidate_rescale = (
-            self.rescale_o if self.saturates_candidate else replace(self.rescale_o, bits=32)
         )
         return _DefinedCell(
             gates.arguments(),
@@ -373,22 +416,48 @@ class CandidateGru(CompiledRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def make_cell(self) -> _CandidateCell:
+    def make_cell(self) -> _CandidateCell | VectorCell:
         """Return the constants of a step, and scratch memory per sample of a group.
 
-        Constants are packed hidden weights, sigmoid and tanh of `table` with 16 bits, and the forms
-        of n, which is not saturated to the width of the state, and of z * (n - h).
+        A `VectorCell` where there is an instruction set that computes the tables and the rescales,
+        and z * (n - h) fits 32 bits.
+        """
+        candidate_rescale = replace(self.rescale_o, bits=32)
+        candidate = candidate_rescale.compile_for_bound(1 << 15)
+        increment = self.increment_rescale or Rescale.from_shift(15, 32)
+        # |z| <= 2^15 in Q15
+        bound = (
+            candidate_rescale.output_bound(1 << 15) + max_magnitude(self.rescale_o.dtype)
+        ) << 15
+        tile_form = make_tile_form(candidate, 32)
+        vector_cell = None
+        if tile_form is not None and bound < 1 << 31:
+            vector_cell = make_vector_cell(
+                self,
+                write_gru_ir,
+                CandidateArithmetic(len(tile_form[0])),
+                self.table,
+                [(16, 0)] * 2,
+                [candidate, increment.compile_for_bound(bound)],
+            )
+        return vector_cell or self._make_scalar_cell(candidate, increment)
+
+    def _make_scalar_cell(self, candidate: RescaleForm, increment: Rescale) -> _CandidateCell:
+        """Return the constants of a step in scalar code, and its scratch memory.
+
+        Constants are packed hidden weights, sigmoid and tanh of `table` with 16 bits, the form of n
+        (`candidate`), which is not saturated to the width of the state, and that of `increment`, of
+        z * (n - h).
         """
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), 16) for name in ("sigmoid", "tanh")
         )
         units, bits = self.units, self.rescale_o.bits
-        increment = self.increment_rescale or Rescale.from_shift(15, 32)
         return _CandidateCell(
             self.make_hidden_sums().arguments(),
             sigmoid,
             tanh,
-            replace(self.rescale_o, bits=32).compile_for_bound(1 << 15),
+            candidate,
             increment.compile_for_bound(1 << 48),
             bits,
             b=make_line_scratch(3 * units, 0),

@@ -29,16 +29,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from simulator import _llvm
 from simulator._jit import jit, register_inline
 from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, round_shift_right, saturate
 from simulator.kernel import TensorSpec
-from simulator.kernels.loops import _conv_simd, _register_tile
 from simulator.kernels.loops._vector_curve import (
     Curve,
     evaluate_curve_rows,
     make_curve,
-    pack_curve,
 )
 from simulator.kernels.recurrent._sequence_loop import (
     CompiledRecurrentKernel,
@@ -47,6 +44,7 @@ from simulator.kernels.recurrent._sequence_loop import (
     unpack_step,
     view_lines,
 )
+from simulator.kernels.recurrent._vector_cell import make_vector_cell
 from simulator.kernels.recurrent._vector_lstm import write_lstm_ir
 from simulator.kernels.recurrent.layer import compute_gate_sums
 from simulator.piecewise import load_piecewise
@@ -157,51 +155,6 @@ def _q15_step(cell: Any, memory: Any) -> None:
             cells[u] = saturate(round_shift_right(total, 15), cell_bits)
             line[u] = saturate(round_shift_right(total, 19), 16)
     _compute_output(cell, gates, inner, h, lengths, step)
-
-
-@jit
-def _vector_step(cell: Any, memory: Any) -> None:
-    """Compute a step of any arithmetic by the machine code of `write_lstm_ir`.
-
-    h and c, views of `memory`, change in place, unless the length of a sample is reached. cell : a
-    `_VectorCell`.
-    """
-    a, h, c, lengths, step = unpack_step(memory)
-    samples, units = h.shape
-    state_sums = view_lines(cell.state_sums, samples)
-    compute_gate_sums(h, cell.weights[0], cell.weights[1], state_sums)
-    _conv_simd.call_code(
-        cell.code,
-        (
-            _conv_simd.array_address(a),
-            _conv_simd.array_address(state_sums),
-            _conv_simd.array_address(h),
-            _conv_simd.array_address(c),
-            _conv_simd.array_address(lengths),
-            step,
-            samples,
-            units,
-            _conv_simd.array_address(cell.sigmoid),
-            _conv_simd.array_address(cell.tanh),
-            _conv_simd.array_address(cell.form),
-        ),
-    )
-
-
-class _VectorCell(NamedTuple):
-    """Constants and scratch memory of a step that is one function of machine code."""
-
-    weights: Any  # `words` and `plain` of the states' sums, see `compute_gate_sums`
-    code: int  # address of the function of `write_lstm_ir`
-    sigmoid: np.ndarray  # int64, see `pack_curve`
-    tanh: np.ndarray
-    form: np.ndarray  # int64, of o*tanh(c) -> output: see `_register_tile`
-    state_sums: Any  # `make_line_scratch` of 4H without spare elements
-
-    @staticmethod
-    def rule() -> Any:
-        """Return the jitted function of an LSTM step in machine code."""
-        return _vector_step
 
 
 class _Q27Cell(NamedTuple):
@@ -324,43 +277,17 @@ class Lstm(CompiledRecurrentKernel):
     def make_cell(self) -> Any:
         """Return the constants of an LSTM step, and scratch memory per sample of a group.
 
-        A `_VectorCell` where there is an instruction set that computes the tables and the output
+        A `VectorCell` where there is an instruction set that computes the tables and the output
         form of this layer; otherwise the class of its arithmetic.
         """
-        return self._make_vector_cell() or self._make_scalar_cell()
-
-    def _make_vector_cell(self) -> _VectorCell | None:
-        """Return the constants of a step in machine code; None if it does not support the layer."""
-        instructions, (_, bits, after) = (
-            _conv_simd.active_instruction_set(),
-            _CELLS[self.arithmetic],
-        )
-        if instructions is None:
-            return None
-        sigmoid, tanh = (
-            pack_curve(load_piecewise(name, self.table), bits, after)
-            for name in ("sigmoid", "tanh")
-        )
+        _, bits, after = _CELLS[self.arithmetic]
         # |o * tanh(c)| <= 1, which is 2^14 in Q14 and 2^30 in Q30
         bound = 1 << self.fraction_bits[self.arithmetic][1]
-        output_bits = 8 * self.rescale_o.dtype.itemsize
-        form = _conv_simd.make_tile_form(self.rescale_o.compile_for_bound(bound), output_bits)
-        if sigmoid is None or tanh is None or form is None:
-            return None
-        code = _llvm.get_function_address(
-            write_lstm_ir,
-            (instructions, self.arithmetic, sigmoid[0], tanh[0], form[0], output_bits),
-            _register_tile.FUNCTION_NAME,
-            instructions.features,
+        form = self.rescale_o.compile_for_bound(bound)
+        vector_cell = make_vector_cell(
+            self, write_lstm_ir, self.arithmetic, self.table, [(bits, after)] * 2, [form]
         )
-        return _VectorCell(
-            self.make_hidden_sums().arguments(),
-            code,
-            sigmoid[1],
-            tanh[1],
-            form[1].reshape(-1),
-            make_line_scratch(4 * self.units, 0),
-        )
+        return vector_cell or self._make_scalar_cell()
 
     def _make_scalar_cell(self) -> _Q27Cell | _Q11Cell | _Q15Cell:
         """Return the constants of a step in scalar code, and its scratch memory.
