@@ -23,7 +23,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed_point import Rescale, RescaleForm, RoundingMode, apply_rescale, narrow_to_int32
+from simulator.fixed_point import (
+    Rescale,
+    RescaleForm,
+    RoundedShift,
+    RoundingMode,
+    apply_rescale,
+    narrow_to_int32,
+)
 from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
 from simulator.kernels.lookup_table import Table, all_integers
 from simulator.kernels.loops._common import (
@@ -424,7 +431,7 @@ class Requant(_Unary):
     With `saturate=False` a left shift keeps the low bits of the result instead of saturating.
     """
 
-    rescale: Rescale
+    rescale: Rescale | RoundedShift
     saturate: bool = True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -440,8 +447,9 @@ class Requant(_Unary):
 
         None for other types, consumers that are no tables, and a `RoundedShift`.
         """
-        is_table = isinstance(consumer, Table) and specs[0].dtype == np.int8
-        if not (is_table and isinstance(self.rescale, Rescale)):
+        if not isinstance(consumer, Table) or specs[0].dtype != np.int8:
+            return None
+        if not isinstance(self.rescale, Rescale):
             return None
         x, right = all_integers(8), self.rescale.pow2_shift
         if right is not None and right < 0 and not self.saturate:

@@ -54,7 +54,8 @@ def _make_view(typingctx: Any, x: Any, shape: Any) -> Any:
             context.cast(builder, size, kind, types.intp)
             for size, kind in zip(cgutils.unpack_tuple(builder, args[1]), shape, strict=True)
         ]
-        strides, step = [], source.itemsize
+        strides: list[Any] = []
+        step = source.itemsize
         for size in reversed(sizes):
             strides.insert(0, step)
             step = builder.mul(step, size)

@@ -106,10 +106,16 @@ def make_vector_cell(
     sigmoid, tanh = (
         pack_curve(load_piecewise(name, table), bits, after) for name, (bits, after) in functions
     )
-    tile_forms = [form for form in (_conv_simd.make_tile_form(form, 32) for form in forms) if form]
-    if sigmoid is None or tanh is None or len(tile_forms) < len(forms):
+    stages: tuple[str, ...] = ()
+    stage_values: list[np.ndarray] = []
+    for form in forms:
+        tile_form = _conv_simd.make_tile_form(form, 32)
+        if tile_form is None:
+            return None
+        stages += tile_form[0]
+        stage_values.append(tile_form[1].reshape(-1))
+    if sigmoid is None or tanh is None:
         return None
-    stages = tuple(stage for names, _ in tile_forms for stage in names)
     state_bits = 8 * kernel.rescale_o.dtype.itemsize
     code = _llvm.get_function_address(
         write_ir,
@@ -122,6 +128,6 @@ def make_vector_cell(
         code,
         sigmoid[1],
         tanh[1],
-        np.concatenate([values.reshape(-1) for _, values in tile_forms]),
+        np.concatenate(stage_values),
         make_line_scratch(len(kernel.bias_h), 0),
     )

@@ -29,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 
 from simulator import kernels as k
-from simulator.fixed_point import ChainedRescale, Rescale
+from simulator.fixed_point import ChainedRescale, Rescale, RoundedShift
 from simulator.kernel import Kernel
 
 from ....operators.exact_nodes import NotExactError, max_magnitude
@@ -217,7 +217,7 @@ def compute_tie_offset(
     raise NotExactError("its integer arithmetic only approximates the float operator")
 
 
-def _overflows(rescale: Rescale, magnitude: int, bits: int) -> bool:
+def _overflows(rescale: Rescale | RoundedShift, magnitude: int, bits: int) -> bool:
     """Whether `rescale` shifts left, and this takes `magnitude` beyond 2^(`bits` - 1)."""
     right = rescale.pow2_shift
     return right is not None and right < 0 and magnitude << -right > 1 << (bits - 1)
