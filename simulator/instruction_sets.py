@@ -57,6 +57,8 @@ class InstructionSet:
         16 bits; "" without one, or where `int8_operands` are as fast.
     permute_intrinsic
         LLVM's intrinsic that selects each 32-bit lane of a vector by an index; "" without one.
+    multiplies_even_lanes
+        Whether one instruction multiplies the 32-bit lanes of even index into 64 bits.
     splits_word_products
         Whether such pairs multiply the lower and the upper words separately, for processors with a
         multiply-add instruction.
@@ -71,6 +73,7 @@ class InstructionSet:
     dot_intrinsics: Mapping[str, str] = field(hash=False)
     permute_intrinsic: str = ""
     byte_intrinsic: str = ""
+    multiplies_even_lanes: bool = False
     splits_word_products: bool = False
 
 
@@ -90,6 +93,7 @@ INSTRUCTION_SETS = (
         "quads",
         {"quads": "llvm.x86.avx512.vpdpbusd.512", "pairs": _PAIRS_512},
         _PERMUTE_512,
+        multiplies_even_lanes=True,
     ),
     InstructionSet(
         "avx-vnni",
@@ -100,6 +104,7 @@ INSTRUCTION_SETS = (
         "quads",
         {"quads": "llvm.x86.avx512.vpdpbusd.256", "pairs": _PAIRS_256},
         _PERMUTE_256,
+        multiplies_even_lanes=True,
     ),
     InstructionSet(
         "avx512bw",
@@ -111,6 +116,7 @@ INSTRUCTION_SETS = (
         {"pairs": _PAIRS_512},
         _PERMUTE_512,
         "llvm.x86.avx512.pmaddubs.w.512",
+        multiplies_even_lanes=True,
     ),
     InstructionSet(
         "avx2",
@@ -122,6 +128,7 @@ INSTRUCTION_SETS = (
         {"pairs": _PAIRS_256},
         _PERMUTE_256,
         "llvm.x86.avx2.pmadd.ub.sw",
+        multiplies_even_lanes=True,
     ),
     InstructionSet(
         "neon-dot",

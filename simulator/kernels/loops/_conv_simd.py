@@ -96,6 +96,7 @@ class WindowGeometry(NamedTuple):
     band: int  # rows of the output that are computed at a time
     taps: int
     padding_value: int  # value of a zero in the operand type
+    reads_input: bool  # whether operands are read from the input itself, not from a padded copy
 
 
 class InterleavePlan(NamedTuple):
@@ -169,7 +170,9 @@ def make_tile_form(form: RescaleForm, bits: int) -> tuple[tuple[str, ...], np.nd
     if bits <= 32 and isinstance(form, ShiftForm):
         return ("shift",), np.array([[0, 0, *form]], np.int64)
     if bits <= 32 and isinstance(form, ScaleForm) and max(form.limit, form.multiplier) < 2**31:
-        return ("scale",), np.array([form], np.int64)
+        if form.shift < 32:
+            return ("scale",), np.array([form], np.int64)
+        return ("high",), np.array([form._replace(shift=form.shift - 32)], np.int64)
     return None
 
 
@@ -217,12 +220,17 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         has_bytes = is_nonnegative and instructions.byte_intrinsic
         operands = "bytes" if has_bytes else instructions.int8_operands
     kind, zero = _OPERAND_TYPES[operands]
+    is_pointwise = (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
+    # bytes that are not negative are operands as they are
+    reads_input = is_nonnegative and kind == np.uint8 and is_pointwise and not depthwise
+    reads_input = reads_input and channels % 4 == 0
+    if reads_input:
+        zero = 0
     size, per_dword = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
     rows, width = image_size(x.shape[2:])
     out_rows, out_columns = image_size(window.output_size(x.shape[2:]))
     top, left, bottom, right = window.pads
     columns = width + left + right
-    is_pointwise = (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
     if is_pointwise and not depthwise:  # pixels are rows; accepts any number of them
         columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
     spread = None
@@ -306,6 +314,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         band=band,
         taps=len(taps),
         padding_value=zero,
+        reads_input=reads_input,
     )
     constants = PackedConv(
         tile,
@@ -320,7 +329,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     sum_count = 1 if deferred_form is None else p * -(-band * out_columns // p) * lanes
     sums = Scratch(sum_count, np.int32)
     padded_line = Scratch(columns * outputs + 256 if depthwise else 1, x.dtype)
-    padded = Scratch(band_elements, kind)
+    padded = Scratch(1 if reads_input else band_elements, kind)
     if depthwise:
         padded = Scratch(band_elements * size // 4, np.int32)
 
@@ -561,7 +570,10 @@ def convolve(
         for first in range(0, out_rows, g.band):
             rows = min(g.band, out_rows - first)
             input_rows = (rows - 1) * g.stride + g.window_rows
-            if spread is None:
+            source = array_address(padded)
+            if g.reads_input:
+                source = array_address(x) + (n * x.shape[1] + first) * x.shape[2] * x.shape[3]
+            elif spread is None:
                 _copy_padded_rows(x, n, first * g.stride, input_rows, g, padded)
             else:
                 _interleave_rows(x, n, first * g.stride, input_rows, g, spread, line, padded)
@@ -578,7 +590,7 @@ def convolve(
                 call_code(
                     packed.tile,
                     (
-                        array_address(padded) + group * g.group_bytes + inner * g.block_bytes,
+                        source + group * g.group_bytes + inner * g.block_bytes,
                         array_address(packed.table),
                         pixels,
                         array_address(packed.weight) + block * g.taps * g.lanes * 4,

@@ -24,6 +24,8 @@ after the other; without any, the results are the sums, int32:
     "shift"   clamp((sum + half) >> shift)                                  in 32 bits
     "scale"   clamp((clamp(sum, +-limit) * multiplier + half) >> shift)     in 64 bits, with both
                                                                             factors within 32
+    "high"    "scale" with a shift of at least 32, of which `shift` is what exceeds 32: the upper
+              halves of the products are enough
 
 Owns: the instructions. Must not know: windows, layouts, the packing of weights.
 """
@@ -88,7 +90,7 @@ class TileShape(NamedTuple):
     pixels, vectors
         P and V: pixels, and vectors of outputs per pixel, that are computed at once.
     form
-        Stages of the rescale form, "shift" or "scale"; empty if sums are not rescaled.
+        Stages of the rescale form, "shift", "scale" or "high"; empty if sums are not rescaled.
     bits
         Width of an output element: 8, 16 or 32.
     window
@@ -391,8 +393,80 @@ class TileIrWriter:
     def _emit_stores(self, first: Any, sums: list[list[Any]]) -> None:
         """Emit the rescale and the stores of the pixels that exist, without lanes beyond `count`.
 
-        `first` is the index of the first of the P pixels, `sums` [P][V] their accumulators.
+        `first` is the index of the first of the P pixels, `sums` [P][V] their accumulators. Where
+        no pixel and no lane is left out, vectors of narrow outputs are saturated together.
         """
+        b, shape, arguments = self.b, self.shape, self.arguments
+        saturates_last = shape.form[-1:] in (("shift",), ("high",))
+        if not (shape.bits < 32 and saturates_last and len(sums) * len(sums[0]) > 1):
+            self._emit_partial_stores(first, sums)
+            return
+        last = b.add(first, ir.Constant(INDEX, len(sums) - 1))
+        outputs = ir.Constant(INDEX, len(sums[0]) * self.target.lanes)
+        is_full = b.and_(
+            b.icmp_signed("<", last, arguments["pixels"]),
+            b.icmp_signed(">=", arguments["count"], outputs),
+        )
+        with b.if_else(is_full, likely=True) as (full, partial):
+            with full:
+                self._emit_full_stores(first, sums)
+            with partial:
+                self._emit_partial_stores(first, sums)
+
+    def _emit_full_stores(self, first: Any, sums: list[list[Any]]) -> None:
+        """Emit the rescale and the stores of all lanes of all pixels; see `_emit_stores`.
+
+        Instructions that saturate narrow two vectors at a time, and one vector of narrow outputs is
+        clamped where there were four or two.
+        """
+        b, lanes, size = self.b, self.target.lanes, self.shape.bits // 8
+        totals, addresses = [], []
+        for p, row in enumerate(sums):
+            out = self._pixel_address(b.add(first, ir.Constant(INDEX, p)))
+            for v, total in enumerate(row):
+                totals.append(
+                    self.emit_stages(b.load(total), self.shape.form, self._form, clamps_last=False)
+                )
+                addresses.append(self.add_offset(out, size * lanes * v))
+        together = 4 // size
+        for start in range(0, len(totals), together):
+            group = totals[start : start + together]
+            values = self._narrow_together(group)
+            for i, address in enumerate(addresses[start : start + together]):
+                places = ir.Constant(self.vector, list(range(lanes * i, lanes * (i + 1))))
+                part = b.shuffle_vector(values, values, places)
+                pointer = b.inttoptr(address, part.type.as_pointer())
+                b.store(part, pointer).align = 1
+
+    def _narrow_together(self, totals: list[Any]) -> Any:
+        """Emit int32 vectors joined, saturated to the outputs' width and clamped by the form."""
+        b, bits = self.b, self.shape.bits
+        while len(totals) & (len(totals) - 1):
+            totals = [*totals, totals[-1]]
+        while len(totals) > 1:
+            count = 2 * totals[0].type.count
+            places = ir.Constant(ir.VectorType(DWORD, count), list(range(count)))
+            pairs = zip(totals[::2], totals[1::2], strict=True)
+            totals = [b.shuffle_vector(x, y, places) for x, y in pairs]
+        (joined,) = totals
+        count, top = joined.type.count, 1 << (bits - 1)
+        low, high = (ir.Constant(joined.type, [value] * count) for value in (-top, top - 1))
+        narrow = ir.VectorType(ir.IntType(bits), count)
+        values = b.trunc(self.clamp(joined, low, high), narrow)
+        first_lane = ir.Constant(ir.VectorType(DWORD, count), [0] * count)
+        bounds = []
+        for name in ("low", "high"):
+            bound = b.trunc(self._form[-1][name], ir.VectorType(narrow.element, self.target.lanes))
+            bounds.append(b.shuffle_vector(bound, bound, first_lane))
+        return self.clamp(values, *bounds)
+
+    def _pixel_address(self, pixel: Any) -> Any:
+        """Emit the address of the first output of the pixel of index `pixel`; return it."""
+        first = self.b.mul(pixel, self.arguments["step"])
+        return self.element_address(self.arguments["out"], first, self.shape.bits // 8)
+
+    def _emit_partial_stores(self, first: Any, sums: list[list[Any]]) -> None:
+        """Emit the rescale and the stores of pixels and lanes that exist; see `_emit_stores`."""
         lanes, kind = self.target.lanes, ir.IntType(self.shape.bits)
         narrow = ir.VectorType(kind, lanes)
         for p, row in enumerate(sums):
@@ -400,11 +474,7 @@ class TileIrWriter:
             with self.b.if_then(
                 self.b.icmp_signed("<", pixel, self.arguments["pixels"]), likely=True
             ):
-                out = self.element_address(
-                    self.arguments["out"],
-                    self.b.mul(pixel, self.arguments["step"]),
-                    self.shape.bits // 8,
-                )
+                out = self._pixel_address(pixel)
                 for v, total in enumerate(row):
                     value = self.emit_rescale(self.b.load(total), self._form)
                     address = self.b.inttoptr(
@@ -434,17 +504,18 @@ class TileIrWriter:
     def load_form(self) -> list[dict[str, Any]]:
         """Emit the loads of the rescale form into all lanes; return the values of each stage.
 
-        Lanes have 32 bits for "shift", and for limit and multiplier of "scale"; 64 bits for its
-        others.
+        Lanes have 32 bits, but 64 for `half` of "high", and for all of "scale" but limit and
+        multiplier.
         """
         stages = []
         for index, name in enumerate(self.shape.form):
-            narrow = FORM_VALUES if name == "shift" else FORM_VALUES[:2]
+            narrow = FORM_VALUES[:2] if name == "scale" else FORM_VALUES
             values = {}
             for position, field in enumerate(FORM_VALUES):
                 offset = 8 * (len(FORM_VALUES) * index + position)
                 value = self.load(self.add_offset(self.arguments["form"], offset), INDEX)
-                values[field] = self.splat(self.b.trunc(value, DWORD) if field in narrow else value)
+                is_narrow = field in narrow and not (name == "high" and field == "half")
+                values[field] = self.splat(self.b.trunc(value, DWORD) if is_narrow else value)
             stages.append(values)
         return stages
 
@@ -456,24 +527,116 @@ class TileIrWriter:
         return self.b.trunc(total, ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes))
 
     def emit_stages(
-        self, total: Any, names: Sequence[str], stages: Sequence[dict[str, Any]]
+        self,
+        total: Any,
+        names: Sequence[str],
+        stages: Sequence[dict[str, Any]],
+        clamps_last: bool = True,
     ) -> Any:
         """Emit stages of a rescale of an int32 vector one after the other; return it as int32.
 
-        `names` are "shift", which works in 32-bit lanes, and "scale", which multiplies in 64-bit
-        ones; `stages` are their values as `load_form` returns them.
+        `names` are "shift", which works in 32-bit lanes, and "scale" and "high", which multiply in
+        64-bit ones; `stages` are their values as `load_form` returns them. Without `clamps_last`
+        the result of the last stage is not clamped, unless that is "scale".
         """
-        for name, c in zip(names, stages, strict=True):
-            if name == "scale":
+        b = self.b
+        for index, (name, c) in enumerate(zip(names, stages, strict=True)):
+            if name != "shift":
+                total = self.clamp(total, b.sub(self.constant(0), c["limit"]), c["limit"])
+            if name == "high":
+                products = self.multiply(total, c["multiplier"])
+                total = b.ashr(self.get_upper_halves(products, c["half"]), c["shift"])
+            elif name == "shift":
+                total = b.ashr(b.add(total, c["half"]), c["shift"])
+            else:
                 wide = ir.VectorType(INDEX, self.target.lanes)
-                total = self.clamp(total, self.b.sub(self.constant(0), c["limit"]), c["limit"])
-                total = self.b.mul(self.b.sext(total, wide), self.b.sext(c["multiplier"], wide))
-            total = self.clamp(
-                self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"]
-            )
-            if name == "scale":
-                total = self.b.trunc(total, self.vector)
+                product = b.mul(b.sext(total, wide), b.sext(c["multiplier"], wide))
+                shifted = b.ashr(b.add(product, c["half"]), c["shift"])
+                total = b.trunc(self.clamp(shifted, c["low"], c["high"]), self.vector)
+                continue
+            if clamps_last or index + 1 < len(stages):
+                total = self.clamp(total, c["low"], c["high"])
         return total
+
+    def multiply(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Emit the 64-bit products of int32 vectors in two halves; return them.
+
+        The first half has the lanes of even index if the target multiplies these in one
+        instruction, else the first lanes. `join_halves` puts their dwords in order again.
+        """
+        b, count = self.b, self.target.lanes // 2
+        wide = ir.VectorType(INDEX, count)
+        if self.target.multiplies_even_lanes:
+            whole = ir.Constant(wide, [32] * count)
+            x, y = b.bitcast(x, wide), b.bitcast(y, wide)
+            even = [b.ashr(b.shl(v, whole), whole) for v in (x, y)]
+            return b.mul(*even), b.mul(b.ashr(x, whole), b.ashr(y, whole))
+        halves = []
+        for first in (0, count):
+            lanes = ir.Constant(ir.VectorType(DWORD, count), list(range(first, first + count)))
+            halves.append(b.mul(*(b.sext(b.shuffle_vector(v, v, lanes), wide) for v in (x, y))))
+        return halves[0], halves[1]
+
+    def get_upper_halves(self, products: tuple[Any, Any], addend: Any = None) -> Any:
+        """Emit the upper dwords of `products` plus int64 `addend`, a splat of all lanes."""
+        return self.join_halves(*self._add_to_halves(products, addend), 32)
+
+    def shift_products(self, products: tuple[Any, Any], shift: int, addend: int = 0) -> Any:
+        """Emit (products + addend) >> shift modulo 2^32, for 0 <= shift <= 32; return it.
+
+        `products` are those of `multiply`.
+        """
+        constant = self.constant(addend, INDEX) if addend else None
+        return self.join_halves(*self._add_to_halves(products, constant), shift)
+
+    def add_products(self, x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Emit the sums of products as of `multiply`, in 64 bits; return them."""
+        return self.b.add(x[0], y[0]), self.b.add(x[1], y[1])
+
+    def saturate_products(self, products: tuple[Any, Any], shift: int = 0, addend: int = 0) -> Any:
+        """Emit (products + addend) >> shift saturated to 32 bits, for 0 <= shift < 32; return it.
+
+        `products` are those of `multiply`. A result fits if all bits above it equal its sign.
+        """
+        b, sign_shift = self.b, self.constant(31)
+        low = self.shift_products(products, shift, addend)
+        upper = self.shift_products(products, 32, addend)
+        fits = b.icmp_signed("==", b.ashr(upper, self.constant(shift)), b.ashr(low, sign_shift))
+        limit = b.xor(b.ashr(upper, sign_shift), self.constant((1 << 31) - 1))
+        return b.select(fits, low, limit)
+
+    def _add_to_halves(self, halves: tuple[Any, Any], addend: Any) -> tuple[Any, Any]:
+        """Emit halves + addend, an int64 splat of all lanes, or None for 0; return them."""
+        if addend is None:
+            return halves
+        count = self.target.lanes // 2
+        lanes = ir.Constant(ir.VectorType(DWORD, count), list(range(count)))
+        half = self.b.shuffle_vector(addend, addend, lanes)
+        return self.b.add(halves[0], half), self.b.add(halves[1], half)
+
+    def join_halves(self, first: Any, second: Any, shift: int) -> Any:
+        """Emit bits shift..shift + 31 of 64-bit lanes, in the order of an int32 vector.
+
+        `first` and `second` are halves as of `multiply`; 0 <= shift <= 32.
+        """
+        b, count = self.b, self.target.lanes // 2
+
+        def move(v: Any, right: int) -> Any:
+            """Emit v shifted right logically by `right` bits, or left by `-right`."""
+            amount = ir.Constant(v.type, [abs(right)] * count)
+            return b.lshr(v, amount) if right > 0 else b.shl(v, amount) if right else v
+
+        if not self.target.multiplies_even_lanes:
+            narrow = ir.VectorType(DWORD, count)
+            halves = [b.trunc(move(v, shift), narrow) for v in (first, second)]
+            lanes = ir.Constant(self.vector, list(range(2 * count)))
+            return b.shuffle_vector(*halves, lanes)
+        even, odd = (
+            b.bitcast(v, self.vector) for v in (move(first, shift), move(second, shift - 32))
+        )
+        # lane i of `even` for even i, of `odd` for odd i
+        lanes = ir.Constant(self.vector, [i + 2 * count * (i % 2) for i in range(2 * count)])
+        return b.shuffle_vector(even, odd, lanes)
 
     def permute(self, values: Any, index: Any) -> Any:
         """Emit the vector whose lane i is lane index[i] of `values`, 32 bits each; return it.

@@ -13,6 +13,10 @@ segments.
     both:
         y = rsh(y, after)
 
+Where all values of a "wide" table fit 32 bits and up >= total, the sum is computed in 32 bits:
+
+        y = rsh(slope * x, total) + (bias << (up - total))
+
 "wide" merges the table's shift and the following rounding: floor((floor(p / 2^d) + 2^(s-1)) / 2^s)
 = floor((p + 2^(d+s-1)) / 2^(d+s)). In "narrow" every segment has its own shift `down`, which equals
 its `up`.
@@ -74,13 +78,17 @@ class CurveKind(NamedTuple):
 
     wide : whether inputs have 32 bits and products 64; else inputs have 16 and all fits 32 bits.
     mirrors_bias : whether the biases for x < 0 are `turn` - bias. bits : width of the function's
-    values. after : rounded right shift of the values.
+    values. after : rounded right shift of the values. total, half, left : right shift and rounding
+    term of products, and left shift of biases, if the sum is computed in 32 bits; else 0.
     """
 
     wide: bool
     mirrors_bias: bool
     bits: int
     after: int
+    total: int = 0
+    half: int = 0
+    left: int = 0
 
 
 class ScalarCurve(NamedTuple):
@@ -137,7 +145,28 @@ def pack_curve(
     if vector_table is None:
         return None
     mirrors_bias = len(set((table.positive + table.negative).tolist())) == 1
-    return CurveKind(table.bits > 16, mirrors_bias, bits, output_shift), vector_table
+    kind = CurveKind(table.bits > 16, mirrors_bias, bits, output_shift)
+    up, half, total = (int(vector_table[index]) for index in (_UP, _HALF, _TOTAL))
+    if kind.wide and bits == 32 and total <= min(up, 31) and _fits_int32(table, half, total):
+        kind = kind._replace(total=total, half=half, left=up - total)
+    return kind, vector_table
+
+
+def _fits_int32(table: Piecewise, half: int, total: int) -> bool:
+    """Whether (slope * x + (bias << up) + half) >> total fits 32 bits for all x of 32 bits.
+
+    A segment is linear, so its largest and smallest values are at its ends.
+    """
+    for sign, biases in ((1, table.positive), (-1, table.negative)):
+        start = 0
+        for j, slope in enumerate(table.slopes.tolist()):
+            last = min(int(table.borders[j]), (1 << 31) - 1)
+            for size in (start, last):
+                value = (slope * sign * size + (int(biases[j]) << int(table.up[j])) + half) >> total
+                if not -1 << 31 <= value < 1 << 31:
+                    return False
+            start = last
+    return True
 
 
 def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | None:
@@ -221,7 +250,14 @@ def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, ou
 
 
 def write_curve_ir(
-    instructions: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int
+    instructions: InstructionSet,
+    wide: bool,
+    mirrors_bias: bool,
+    bits: int,
+    after: int,
+    total: int = 0,
+    half: int = 0,
+    left: int = 0,
 ) -> str:
     """Write the LLVM module of a piecewise linear function of 16 segments on int32 rows.
 
@@ -232,7 +268,7 @@ def write_curve_ir(
     ----------
     instructions
         The instruction set.
-    wide, mirrors_bias, bits, after
+    wide, mirrors_bias, bits, after, total, half, left
         The fields of `CurveKind`.
 
     Returns
@@ -242,7 +278,8 @@ def write_curve_ir(
     """
     writer = _register_tile.TileIrWriter(instructions, ARGUMENTS)
     b, a, lanes = writer.b, writer.arguments, instructions.lanes
-    emit_curve = CurveEmitter(writer, a["table"], CurveKind(wide, mirrors_bias, bits, after))
+    kind = CurveKind(wide, mirrors_bias, bits, after, total, half, left)
+    emit_curve = CurveEmitter(writer, a["table"], kind)
     with writer.loop(a["lines"], 1) as line:
         source, target = (b.add(a[name], b.mul(line, a["step"])) for name in ("source", "out"))
         with writer.loop(a["count"], lanes) as index:
@@ -288,6 +325,11 @@ class CurveEmitter:
         slope, bias = selected[:2]
         negative_bias = b.sub(self._turn, bias) if kind.mirrors_bias else selected[2]
         bias = b.select(is_negative, negative_bias, bias)
+        if kind.total:
+            products = writer.multiply(slope, x)
+            y = writer.shift_products(products, kind.total, kind.half)
+            y = b.add(y, b.shl(bias, writer.constant(kind.left)))
+            return writer.round_shift_right(y, kind.after)
         if kind.wide:
             int64_vector = ir.VectorType(_register_tile.INDEX, writer.target.lanes)
             product = b.mul(b.sext(slope, int64_vector), b.sext(x, int64_vector))

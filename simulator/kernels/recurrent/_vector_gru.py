@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from simulator.instruction_sets import InstructionSet
-from simulator.kernels.loops._register_tile import INDEX
 from simulator.kernels.loops._vector_curve import CurveKind
 from simulator.kernels.recurrent._vector_step import StepEmitter
 
@@ -117,21 +116,16 @@ class _GruStep(StepEmitter):
         """
         raise NotImplementedError
 
-    def _emit_reset_sum(self, r: Any, state_sum: Any, input_sum: Any, shift: int) -> Any:
-        """Emit input_sum + (r * state_sum >> shift, rounded), in 64 bits, saturated to 32."""
-        product = self.writer.round_shift_right(self.multiply(r, state_sum), shift)
-        return self.narrow(self.writer.b.add(self.widen(input_sum), product))
+    def _weigh(self, gate: Any, x: Any, fraction_bits: int) -> Any:
+        """Emit gate * x >> fraction_bits, rounded, of int32 vectors for 0 <= gate < 1."""
+        products = self.writer.multiply(gate, x)
+        return self.writer.shift_products(products, fraction_bits, 1 << (fraction_bits - 1))
 
-    def _to_state_type(self, x: Any, bits: int) -> Any:
-        """Emit x, a vector of 32 or 64 bits, saturated to the state's width; return it.
-
-        `bits` is the width of the lanes of x.
-        """
-        writer, width = self.writer, self.writer.shape.bits
-        top, kind = 1 << (width - 1), ir.IntType(bits)
-        low, high = (writer.constant(value, kind) for value in (-top, top - 1))
-        narrow = ir.VectorType(ir.IntType(width), writer.target.lanes)
-        return writer.b.trunc(writer.clamp(x, low, high), narrow)
+    def _to_state_type(self, x: Any) -> Any:
+        """Emit the int32 vector x saturated to the state's width; return it in the state's type."""
+        bits = self.writer.shape.bits
+        narrow = ir.VectorType(ir.IntType(bits), self.writer.target.lanes)
+        return self.writer.b.trunc(self.saturate(x, bits), narrow)
 
 
 class _DefinedStep(_GruStep):
@@ -148,12 +142,10 @@ class _DefinedStep(_GruStep):
             for start in starts[:2]
         )
         state_sum, input_sum = (self.load_sum(f"{n}_sums", starts[2]) for n in ("state", "input"))
-        inner = self._emit_reset_sum(r, state_sum, input_sum, gate_bits)
+        inner = writer.add_saturated(input_sum, self._weigh(r, state_sum, gate_bits))
         n = self.tanh(writer.round_shift_right(inner, sum_shift))
-        new = self.widen(writer.emit_stages(n, writer.shape.form, self.form))
-        weighted = b.mul(self.widen(z), b.sub(self.widen(state), new))
-        total = b.add(new, writer.round_shift_right(weighted, gate_bits))
-        return self._to_state_type(total, INDEX.width)
+        new = writer.emit_stages(n, writer.shape.form, self.form)
+        return self._to_state_type(b.add(new, self._weigh(z, b.sub(state, new), gate_bits)))
 
 
 class _CandidateStep(_GruStep):
@@ -175,7 +167,7 @@ class _CandidateStep(_GruStep):
         change = writer.emit_stages(
             b.mul(z, b.sub(new, state)), writer.shape.form[count:], self.form[count:]
         )
-        return self._to_state_type(writer.add_saturated(state, change), 32)
+        return self._to_state_type(writer.add_saturated(state, change))
 
 
 class _ExecutorStep(_GruStep):
@@ -192,7 +184,8 @@ class _ExecutorStep(_GruStep):
             sums = [self.saturate(self.load_sum("input_sums", start), 16) for start in starts[:2]]
         r, z = (self.sigmoid(total) for total in sums)
         state_sum, input_sum = (self.load_sum(f"{n}_sums", starts[2]) for n in ("state", "input"))
-        n = self.tanh(self.saturate(self._emit_reset_sum(r, state_sum, input_sum, 7), 16))
+        inner = writer.add_saturated(input_sum, self._weigh(r, state_sum, 7))
+        n = self.tanh(self.saturate(inner, 16))
         retained = b.mul(z, writer.round_shift_right(state, 1))
         total = b.add(retained, b.mul(b.sub(writer.constant(128), z), n))
         return writer.emit_rescale(total, self.form)

@@ -94,18 +94,20 @@ class _LstmStep(StepEmitter):
 
     def _update_q27_cell(self, f: Any, cell: Any, i: Any, g: Any) -> tuple[Any, Any]:
         """Emit c = f * c + i * g of "q27" and "wide"; return the cell in Q15, and in Q27."""
-        writer, b = self.writer, self.writer.b
-        retained = self.multiply(f, cell)
+        writer = self.writer
+        retained = writer.multiply(f, cell)
         if not self._is_wide:
-            retained = b.sext(self.narrow(retained), retained.type)
-        total = b.add(retained, self.multiply(i, g))
-        inner = writer.round_shift_right(total, 3)
-        return self.narrow(writer.round_shift_right(inner, 12)), self.narrow(inner)
+            retained = writer.multiply(writer.saturate_products(retained), writer.constant(1))
+        total = writer.add_products(retained, writer.multiply(i, g))
+        # both shifts round: (((t + 4) >> 3) + 2^11) >> 12 = (t + 4 + 2^14) >> 15
+        cell = writer.saturate_products(total, 15, 4 + (1 << 14))
+        return cell, writer.saturate_products(total, 3, 4)
 
     def _update_q11_cell(self, f: Any, cell: Any, i: Any, g: Any) -> tuple[Any, Any]:
         """Emit c = f * c + i * g of "q11"; return the cell in Q7, and in Q11."""
-        writer, b = self.writer, self.writer.b
-        total = self.narrow(b.add(self.multiply(f, cell), self.multiply(i, g)))
+        writer = self.writer
+        products = writer.add_products(writer.multiply(f, cell), writer.multiply(i, g))
+        total = writer.saturate_products(products)
         cell, inner = (writer.round_shift_right(total, shift) for shift in (7, 3))
         return self.saturate(cell, 16), self.saturate(inner, 16)
 
@@ -114,8 +116,8 @@ class _LstmStep(StepEmitter):
 
         Gates have 16 bits, and an initial cell may have 32.
         """
-        writer, b = self.writer, self.writer.b
-        retained = self.narrow(self.multiply(f, cell))
-        total = writer.add_saturated(retained, b.mul(i, g))
+        writer = self.writer
+        retained = writer.saturate_products(writer.multiply(f, cell))
+        total = writer.add_saturated(retained, writer.b.mul(i, g))
         cell, inner = (writer.round_shift_right(total, shift) for shift in (15, 19))
         return self.saturate(cell, 32 if self._is_wide else 16), inner  # of 13 bits

@@ -39,7 +39,6 @@ ARGUMENTS = (
     "tanh",
     "form",
 )
-_MAX_INT32 = (1 << 31) - 1
 
 
 class StepEmitter:
@@ -118,19 +117,6 @@ class StepEmitter:
         address = self.writer.element_address(self.writer.arguments[name], index, size)
         pointer = self.writer.b.inttoptr(address, value.type.as_pointer())
         self.writer.store_lanes(value, pointer, remaining)
-
-    def widen(self, x: Any) -> Any:
-        """Emit the vector x in lanes of 64 bits; return it."""
-        return self.writer.b.sext(x, ir.VectorType(INDEX, self.writer.target.lanes))
-
-    def multiply(self, x: Any, y: Any) -> Any:
-        """Emit the products of int32 vectors in 64 bits; return them."""
-        return self.writer.b.mul(self.widen(x), self.widen(y))
-
-    def narrow(self, x: Any) -> Any:
-        """Emit the int64 vector x saturated to 32 bits; return it as int32."""
-        low, high = (self.writer.constant(v, INDEX) for v in (-_MAX_INT32 - 1, _MAX_INT32))
-        return self.writer.b.trunc(self.writer.clamp(x, low, high), self.writer.vector)
 
     def saturate(self, x: Any, bits: int) -> Any:
         """Emit the int32 vector x saturated to `bits` bits; return it."""

@@ -284,17 +284,20 @@ class Gru(CompiledRecurrentKernel):
     def make_cell(self) -> _DefinedCell | VectorCell:
         """Return the constants of a GRU step as defined, and scratch memory per sample of a group.
 
-        A `VectorCell` if r multiplies the sums of n, and there is an instruction set that computes
-        the tables, the shift of the sums and the rescale of n.
+        A `VectorCell` if r multiplies the sums of n, h - n fits 32 bits, and there is an
+        instruction set that computes the tables, the shift of the sums and the rescale of n.
         """
         candidate_rescale = (
             self.rescale_o if self.saturates_candidate else replace(self.rescale_o, bits=32)
         )
         # vector code has n from -2^31 + 1 on, which must give what -2^31 gives
         is_symmetric = len(set(candidate_rescale([-1 << 31, 1 - (1 << 31)]).tolist())) == 1
-        sum_shift = self.sum_fraction_bits - 27
-        vector_cell = None
-        if self.reset_after and is_symmetric and sum_shift >= 0:
+        difference_bound = candidate_rescale.output_bound(1 << 31) + max_magnitude(
+            self.rescale_o.dtype
+        )
+        fits_int32 = is_symmetric and difference_bound < 1 << 31
+        sum_shift, vector_cell = self.sum_fraction_bits - 27, None
+        if self.reset_after and fits_int32 and sum_shift >= 0:
             vector_cell = make_vector_cell(
                 self,
                 write_gru_ir,
