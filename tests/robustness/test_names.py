@@ -28,6 +28,7 @@ from lingeronnx.deployment.c_program import host_source
 from lingeronnx.deployment.c_program.generated_names import replace_names
 from lingeronnx.runtime.dump import write_npz
 from tests import c_tools
+from tests.pages.browser import needs_browser, run_in_browser
 from tests.robustness.hostile_names import (
     FILE_NAME,
     NAMES,
@@ -228,6 +229,47 @@ def test_pages_have_no_element_of_a_name(artefacts):
         assert not {"img", "iframe", "object", "embed", "base", "form"} & set(elements.counts)
         for data in elements.data.values():
             json.loads(data)
+
+
+#: Counts calls that injected code would make; before any script of the page.
+_COUNT_ALERTS = "<script>window.alerts = 0; window.alert = () => { window.alerts += 1; };</script>"
+#: Acts on all there is to act on, then returns how many steps it made and what names made of it.
+_EXPLORE = """
+  let steps = 0;
+  const act = async what => { what(); steps += 1; await wait(5); };
+  document.querySelectorAll("details").forEach(details => { details.open = true; });
+  const pressed = [...document.querySelectorAll("button, th, tr, summary, [data-name]")];
+  for (const element of pressed.slice(0, 400)) await act(() => element.click());
+  for (const select of document.querySelectorAll("select"))
+    for (const index of [...select.options].keys())
+      await act(() => { select.selectedIndex = index; select.dispatchEvent(new Event("change")); });
+  for (const input of document.querySelectorAll("input[type=search]"))
+    await act(() => { input.value = "e"; input.dispatchEvent(new Event("input")); });
+  const network = document.getElementById("network-svg");
+  for (let i = 0; network && i < 60; i++)
+    await act(() => network.dispatchEvent(new KeyboardEvent("keydown", {key: "n"})));
+  for (const shape of [...document.querySelectorAll("svg *")].slice(0, 400))
+    for (const kind of ["pointerover", "pointerenter", "pointermove", "mousemove"])
+      await act(() => shape.dispatchEvent(new PointerEvent(kind, {bubbles: true})));
+  const attributes = [...document.querySelectorAll("*")].flatMap(element => [...element.attributes]);
+  return {steps, alerts: window.alerts, images: document.querySelectorAll("img, iframe, object, embed").length,
+    handlers: attributes.filter(({name}) => name.startsWith("on")).length,
+    links: attributes.filter(({value}) => /^ *javascript:/i.test(value)).length};
+"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_names_do_nothing_in_a_browser(artefacts, tmp_path):
+    """Names that clicks, searches and pointers show run nothing and make no element."""
+    folder, _ = artefacts
+    for number, path in enumerate(sorted(folder.rglob("*.html"))):
+        profile = tmp_path / str(number)
+        profile.mkdir()
+        page = path.read_text(encoding="utf-8").replace("<head>", f"<head>{_COUNT_ALERTS}", 1)
+        seen = run_in_browser(page, _EXPLORE, profile)
+        assert seen.pop("steps") > 20, path.name
+        assert set(seen.values()) == {0}, (path.name, seen)
 
 
 def test_drawings_are_xml(artefacts):

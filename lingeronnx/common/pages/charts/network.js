@@ -1,6 +1,7 @@
 "use strict";
 // The whole network as a graph: zoom, pan, search, colors by a measure, scopes collapsed; a click selects a node.
-// Far away, boxes of one color are one path and texts are left out; near, only what the window shows is drawn.
+// Far away, boxes of one color are one path and texts are left out; near, only the window and its surroundings are drawn. Zooming and
+// moving only transform what is drawn, until they leave it.
 //
 // data: {nodes: [{name, op, tensor, scope, inputs, place, detail, values: {measure: number or word}}],
 //        measures: [{key, title, unit, order: "low" or "high" for the values that deserve attention, log}]}
@@ -9,7 +10,7 @@ charts.drawNetwork = (host, data, options) => {
   const WIDTH = 176, HEIGHT = 38, TEXT_ZOOM = 0.42, PADDING = 20;
   const nodeOfTensor = new Map(data.nodes.map((node, index) => [node.tensor, index]));
   let depth = 0, groups = [], drawing = null, groupOf = [], measure = data.measures[0], selected = -1, hits = new Set();
-  let view = {x: 0, y: 0, zoom: 1}, pending = 0;
+  let view = {x: 0, y: 0, zoom: 1}, pending = 0, drawn = null;  // drawn: {isFar, left, top, right, bottom}; null to draw anew
 
   const svg = svgElement("svg", {id: "network-svg", tabindex: 0, role: "application", "aria-label": "graph of the network: arrow keys move, plus and minus zoom, Enter shows the next node of the search"});
   const layer = svg.appendChild(svgElement("g", {}));
@@ -20,7 +21,7 @@ charts.drawNetwork = (host, data, options) => {
   const size = () => ({width: svg.clientWidth || 600, height: svg.clientHeight || 400});
 
   function toolbar() {
-    const colors = element("select", {onchange: () => { measure = data.measures[colors.selectedIndex]; draw(); }});
+    const colors = element("select", {onchange: () => { measure = data.measures[colors.selectedIndex]; redraw(); }});
     colors.setAttribute("aria-label", "color by");
     data.measures.forEach(({title}) => colors.append(element("option", {textContent: `color: ${title}`})));
     const levels = Math.max(0, ...data.nodes.map(node => node.scope ? node.scope.split("/").length : 0));
@@ -114,26 +115,41 @@ charts.drawNetwork = (host, data, options) => {
     pending = requestAnimationFrame(() => { pending = 0; render(); });
   }
 
+  function redraw() {
+    drawn = null;
+    draw();
+  }
+
   function render() {
-    const {width, height} = size(), {zoom} = view, scale = makeScale();
+    const {width, height} = size(), {x, y, zoom} = view, isFar = zoom < TEXT_ZOOM;
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    layer.setAttribute("transform", `scale(${zoom}) translate(${view.x} ${view.y})`);
-    const shown = {left: -view.x - WIDTH, top: -view.y - HEIGHT, right: -view.x + width / zoom + WIDTH, bottom: -view.y + height / zoom + HEIGHT};
-    const isShown = ({x, y}) => x > shown.left && x < shown.right && y > shown.top && y < shown.bottom;
-    const visible = groups.map((_, index) => index).filter(index => isShown(drawing.places[index]));
-    const fragment = document.createDocumentFragment();
-    fragment.append(svgElement("path", {class: "wire", d: edgePath(shown), "stroke-width": Math.max(1, 0.7 / zoom)}));
-    if (zoom < TEXT_ZOOM) drawBoxes(fragment, visible, scale); else visible.forEach(index => fragment.append(drawNode(index, scale)));
-    [...hits, selected].forEach(index => { if (index >= 0 && isShown(drawing.places[index])) fragment.append(mark(index)); });
+    layer.setAttribute("transform", `scale(${zoom}) translate(${x} ${y})`);
+    const right = width / zoom - x, bottom = height / zoom - y;
+    const isInside = drawn && drawn.isFar === isFar && drawn.left <= -x && drawn.top <= -y && drawn.right >= right && drawn.bottom >= bottom;
+    if (!isInside) {
+      const aside = isFar ? Infinity : width / zoom / 2, above = isFar ? Infinity : height / zoom / 2;
+      drawn = {isFar, left: -x - aside, top: -y - above, right: right + aside, bottom: bottom + above};
+      drawArea(drawn);
+    }
+    layer.firstChild.setAttribute("stroke-width", Math.max(1, 0.7 / zoom));
+  }
+
+  function drawArea(area) {
+    const scale = makeScale(), fragment = document.createDocumentFragment();
+    const isNear = ({x, y}) => x > area.left - WIDTH && x < area.right + WIDTH && y > area.top - HEIGHT && y < area.bottom + HEIGHT;
+    const near = groups.map((_, index) => index).filter(index => isNear(drawing.places[index]));
+    fragment.append(svgElement("path", {class: "wire", d: edgePath(area)}));
+    if (area.isFar) drawBoxes(fragment, near, scale); else near.forEach(index => fragment.append(drawNode(index, scale)));
+    [...hits, selected].forEach(index => { if (index >= 0 && isNear(drawing.places[index])) fragment.append(mark(index)); });
     layer.replaceChildren(fragment);
     drawLegend(scale);
   }
 
-  function edgePath(shown) {
+  function edgePath(area) {
     let path = "";
     for (const {points} of drawing.edges) {
       const [, top] = points[0], [, bottom] = points[points.length - 1];
-      if (bottom < shown.top || top > shown.bottom) continue;
+      if (bottom < area.top || top > area.bottom) continue;
       path += points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
     }
     return path;
@@ -141,9 +157,9 @@ charts.drawNetwork = (host, data, options) => {
 
   const boxPath = ({x, y}) => `M${(x - WIDTH / 2).toFixed(1)} ${(y - HEIGHT / 2).toFixed(1)}h${WIDTH}v${HEIGHT}h${-WIDTH}z`;
 
-  function drawBoxes(fragment, visible, scale) {
+  function drawBoxes(fragment, near, scale) {
     const byColor = new Map();
-    visible.forEach(index => {
+    near.forEach(index => {
       const color = scale.colorOf(groups[index]), key = color ? cssColor(color) : "var(--soft)";
       byColor.set(key, (byColor.get(key) || "") + boxPath(drawing.places[index]));
     });
@@ -170,8 +186,8 @@ charts.drawNetwork = (host, data, options) => {
   }
 
   function mark(index) {
-    const {x, y} = drawing.places[index], border = Math.max(3, 3 / view.zoom);
-    return svgElement("rect", {class: index === selected ? "mark chosen" : "mark", x: x - WIDTH / 2 - border, y: y - HEIGHT / 2 - border, width: WIDTH + 2 * border, height: HEIGHT + 2 * border, "stroke-width": border});
+    const {x, y} = drawing.places[index];
+    return svgElement("rect", {class: index === selected ? "mark chosen" : "mark", x: x - WIDTH / 2, y: y - HEIGHT / 2, width: WIDTH, height: HEIGHT, "stroke-width": 4, "vector-effect": "non-scaling-stroke"});
   }
 
   // ---- search and selection
@@ -182,7 +198,7 @@ charts.drawNetwork = (host, data, options) => {
       if (`${node.name}\n${node.tensor}\n${node.op}`.toLowerCase().includes(part)) hits.add(groupOf[index]);
     });
     status.textContent = part ? `${hits.size} found` : "";
-    draw();
+    redraw();
   }
 
   function nextHit() {
@@ -193,6 +209,7 @@ charts.drawNetwork = (host, data, options) => {
   function selectGroup(index, move) {
     const group = groups[index];
     selected = index;
+    drawn = null;
     if (move) center(index); else draw();
     charts.selectTensor(data.nodes[group.members[0]].tensor);
   }
@@ -201,6 +218,7 @@ charts.drawNetwork = (host, data, options) => {
     const node = nodeOfTensor.get(name);
     if (node === undefined || groupOf[node] === selected) return;
     selected = groupOf[node];
+    drawn = null;
     center(selected);
   });
 
