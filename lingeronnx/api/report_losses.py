@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..analysis.compare.advice import find_parent_rows
+from ..analysis.compare.channel_causes import DEAD_CHANNEL
 from ..analysis.compare.comparison import Comparison
 from ..analysis.compare.finding import LayerFinding
 from ..analysis.compare.join import ComparedTensor
@@ -70,12 +71,14 @@ def rank_findings(comparison: Comparison) -> list[tuple[LayerFinding, float]]:
 def find_losses(comparison: Comparison) -> list[Loss]:
     """List up to four layers that lose accuracy: those with a finding, and with a large share.
 
-    They are in the order of `rank_findings`.
+    They are in the order of `rank_findings`. Dead channels are left out, as they lose none.
     """
     rows = {row.name: row for row in comparison.rows}
     shares, places = compute_error_shares(comparison.rows), name_layers(comparison)
     losses = []
     for finding, total_share in rank_findings(comparison):
+        if finding.kind == DEAD_CHANNEL:
+            continue
         name = finding.layer
         loss = Loss(
             tensor=name,

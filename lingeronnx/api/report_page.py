@@ -19,6 +19,7 @@ from ..analysis.check.check import check
 from ..analysis.check.page import render_check_section
 from ..analysis.check.report import Check
 from ..analysis.check.schedule import render_schedule_section
+from ..analysis.compare.channel_causes import DEAD_CHANNEL
 from ..analysis.compare.compare import compare
 from ..analysis.compare.comparison import Comparison
 from ..analysis.compare.network import sum_layer_costs
@@ -209,6 +210,10 @@ def _list_hints(
         hints += [Hint("quantize", s.effect, o) for s, o in steps if o not in shown_options]
         hints += [Hint("quantize", remove_search_advice(warning)) for warning in report.warnings]
     hints += [Hint("compare", remove_search_advice(warning)) for warning in comparison.warnings]
+    dead = [finding for finding in comparison.findings if finding.kind == DEAD_CHANNEL]
+    for group in group_by_key(dead, lambda finding: finding.remedy):
+        occurrences = [(finding.place, finding.evidence) for finding in group]
+        hints.append(Hint("compare", format_violations(DEAD_CHANNEL, group[0].remedy, occurrences)))
     violations = check.remaining if check.kind == "float" else check.violations
     for group in group_by_key(violations, lambda v: mask_quotes_and_numbers(v.rule)):
         occurrences = [(v.node, v.value) for v in group]

@@ -106,6 +106,21 @@ def test_a_planted_fault_is_seen_after_one_click(plant, tmp_path):
 
 @pytest.mark.slow
 @needs_browser
+def test_a_dead_channel_is_seen_without_a_click_but_not_as_a_loss(tmp_path):
+    """The float model does not use it either: it is a note, and no layer is blamed for it."""
+    model = chain(np.where(np.arange(6) == 2, 0.0, 1.0).reshape(6, 1, 1, 1))
+    result = quantized(model, effort="fast", platform="generic")
+    page = report_page(model, result, samples(model, 32, seed=2), tmp_path)
+    seen = run_in_browser(page, "return shownText();", tmp_path)
+    assert "dead channel" in seen
+    assert "'c2'" in seen
+    assert "channel 2 never changes (1 of 6)" in seen
+    losses = json.loads((tmp_path / "report.json").read_text())["overview"]["losses"]
+    assert "dead channel" not in {loss["cause"] for loss in losses}
+
+
+@pytest.mark.slow
+@needs_browser
 def test_the_network_can_be_searched_colored_and_entered(tmp_path):
     """Search marks the node, Enter selects it, colors change the legend, and pictures are wide."""
     model = chain()

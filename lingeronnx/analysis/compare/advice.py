@@ -19,7 +19,12 @@ from ...common.errors import ConfigError
 from ...ir import float_ops, ir
 from ...quantization.prepare.selectors import select_tensors
 from ...runtime.provenance import load_quantize_settings
-from .channel_causes import diagnose_large_values, diagnose_minor_issues, diagnose_uneven_weights
+from .channel_causes import (
+    DEAD_CHANNEL,
+    diagnose_large_values,
+    diagnose_minor_issues,
+    diagnose_uneven_weights,
+)
 from .finding import LayerFinding
 from .input_causes import diagnose_inputs
 from .input_layout import InputLayoutCheck
@@ -298,7 +303,7 @@ _GROUPABLE_KINDS = frozenset(
         "outlier channel",
         "uneven channels",
         "outlier activation",
-        "dead channel",
+        DEAD_CHANNEL,
     }
 )
 
@@ -373,7 +378,7 @@ def _can_group(
     finding, parent_finding = by_layer[name], by_layer.get(parent)
     if finding.kind not in _GROUPABLE_KINDS:
         return False
-    if finding.kind == "dead channel" and rows[name].kinds[0] not in float_ops.SCALE_PRESERVING_OPS:
+    if finding.kind == DEAD_CHANNEL and rows[name].kinds[0] not in float_ops.SCALE_PRESERVING_OPS:
         return False  # the layer itself makes the channels
     if parent_finding is None or parent_finding.kind != finding.kind:
         return False

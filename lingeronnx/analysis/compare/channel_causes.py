@@ -289,6 +289,8 @@ def _integer_weight(node: ir.Node | None) -> np.ndarray | None:
     return array
 
 
+#: Kind of the finding on channels that the float model does not use either: they lose no accuracy.
+DEAD_CHANNEL = "dead channel"
 _CLIPPING_OPS = frozenset({"Clip", "Relu"})
 #: Operators that compute their channels, so that a dead channel is due to the operator.
 _CHANNEL_PRODUCING_OPS = (
@@ -349,7 +351,7 @@ def _diagnose_dead_channels(row: ComparedTensor) -> LayerFinding | None:
         return None
     finding = make_finding(
         row,
-        kind="dead channel",
+        kind=DEAD_CHANNEL,
         measured=(
             f"channel {_format_channels(dead)} never changes ({len(dead)} of {channel_count})"
         ),

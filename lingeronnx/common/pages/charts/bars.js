@@ -15,16 +15,17 @@ charts.drawBars = (host, chart) => {
   legend.draw(svg, 4, 0);
   rows.forEach((row, index) => {
     const y = top + index * ROW, line = svgElement("g", {class: row.tensor ? "bar link" : "bar"});
-    line.append(svgElement("text", {x: left - 8, y: y + 13, "text-anchor": "end"}, shorten(row.name, Math.floor(left / 6.8))));
+    const name = shorten(row.name, Math.floor(left / 6.8)), note = row.note || formatNumber(row.total, 3);
+    line.append(svgElement("text", {x: left - 8, y: y + 13, "text-anchor": "end"}, `${name} `));  // the space separates what a screen reader reads
     let sum = 0;
     row.values.forEach((value, part) => {
       if (value > 0) line.append(svgElement("rect", {x: xOf(sum), y: y + 2, width: Math.max(xOf(sum + value) - xOf(sum), 0.5), height: ROW - 6, class: STYLES[part % STYLES.length]}));
       sum += Math.max(value, 0);
     });
-    line.append(svgElement("text", {x: xOf(row.total) + 6, y: y + 13}, row.note || formatNumber(row.total, 3)));
+    line.append(svgElement("text", {x: xOf(row.total) + 6, y: y + 13}, note));
     line.onmousemove = event => showTip(event, row.tip || `${row.name}\n${chart.parts.map((part, at) => `${part}: ${formatNumber(row.values[at])} ${chart.unit}`).join("\n")}`);
     line.onmouseleave = event => showTip(event, "");
-    if (row.tensor) makeClickable(line, `show ${row.name}`, () => charts.selectTensor(row.tensor));
+    if (row.tensor) makeClickable(line, `${name} ${note}: show ${row.name}`, () => charts.selectTensor(row.tensor));
     svg.append(line);
   });
   host.replaceChildren(svg);
