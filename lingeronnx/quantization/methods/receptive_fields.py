@@ -7,7 +7,7 @@ bounded. Pure numpy, except for the kernel and the node that define how a layer 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,20 +22,18 @@ MAX_SAMPLED_ROWS = 16384  # receptive fields for the second moments of a layer's
 MAX_FAN_IN = 4096  # inputs per output; more would make the matrix of moments too large
 _CHUNK_ROWS = 2048  # receptive fields per chunk
 _INT8_CHUNK_ROWS = 1024  # so that sums of int8 products are exact in float32
-_MIN_PRODUCT_COLUMNS = 36  # groups with fewer fields share one matrix product
 
 
 def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
     """Return the covariances of integer inputs of a layer, per group, over all rows.
 
     The mean is subtracted because the bias corrects it. The sums are exact: a product of bytes has
-    14 bits and a sign, so that 1024 of them add up within the 24 bits of a float32. Groups of few
-    fields share a matrix product, of which they use the diagonal blocks.
+    14 bits and a sign, so that 1024 of them add up within the 24 bits of a float32.
 
     Parameters
     ----------
     chunks
-        Integers [rows, group, fields], at least one row in total.
+        Integers [group, fields, rows], at least one row in total.
 
     Returns
     -------
@@ -44,12 +42,12 @@ def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
     """
     count, sums, products = 0, np.zeros(()), np.zeros(())
     for rows in chunks:
-        group, fields = rows.shape[1:]
+        group, fields = rows.shape[:2]
         if not count:
-            sums, products = np.zeros(group * fields), np.zeros((group, fields, fields))
-        count += len(rows)
+            sums, products = np.zeros((group, fields)), np.zeros((group, fields, fields))
+        count += rows.shape[2]
         _accumulate_products(rows, sums, products)
-    mean = (sums / count).reshape(products.shape[:2])
+    mean = sums / count
     products /= count
     products -= mean[:, :, None] * mean[:, None]
     return products
@@ -61,28 +59,22 @@ def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarra
     Parameters
     ----------
     rows
-        Integers [n, group, fields].
+        Integers [group, fields, n].
     sums
-        [group * fields].
+        [group, fields].
     products
         [group, fields, fields].
     """
-    group, fields = rows.shape[1:]
+    group, fields, count = rows.shape
     is_int8 = rows.dtype == np.int8
     dtype = np.float32 if is_int8 else np.float64
     chunk_rows = _INT8_CHUNK_ROWS if is_int8 else _CHUNK_ROWS
     chunk_rows = max(1, min(chunk_rows, _CHUNK_ROWS * MAX_FAN_IN // (group * fields)))
-    groups_per_product = max(1, _MIN_PRODUCT_COLUMNS // fields)
-    for start in range(0, len(rows), chunk_rows):
-        chunk = rows[start : start + chunk_rows].reshape(-1, group * fields).astype(dtype)
-        ones: np.ndarray = np.ones(len(chunk), dtype)
-        sums += ones @ chunk  # faster than chunk.sum(axis=0), and as exact
-        for first in range(0, group, groups_per_product):
-            end = first + groups_per_product
-            columns: np.ndarray = chunk[:, first * fields : end * fields]
-            product = columns.T @ columns
-            blocks = product.reshape(-1, fields, columns.shape[1] // fields, fields)
-            products[first:end] += np.moveaxis(np.diagonal(blocks, axis1=0, axis2=2), -1, 0)
+    for start in range(0, count, chunk_rows):
+        chunk: np.ndarray = rows[:, :, start : start + chunk_rows].astype(dtype)
+        ones: np.ndarray = np.ones(chunk.shape[2], dtype)
+        sums += chunk @ ones  # faster than chunk.sum(axis=2)
+        products += chunk @ chunk.transpose(0, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -122,51 +114,74 @@ class ReceptiveFields:
         return np.sort(np.random.default_rng(0).permutation(count)[:max_rows])
 
     def at(self, positions: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the inputs that outputs at `positions` read, in chunks [rows, group, fields].
+        """Yield the inputs that outputs at `positions` read, in chunks [group, fields, rows].
 
-        They are integers, and the zero point in the padding.
+        They are integers, and the zero point in the padding. The channels of the input are gathered
+        one after the other, which is faster than window after window.
 
         Parameters
         ----------
         positions
             Ascending positions of the outputs, numbered over all samples.
         """
-        per_sample = self._positions_per_sample
+        group, per_sample = int(getattr(self.kernel, "group", 1)), self._positions_per_sample
         for start in range(0, len(positions), _CHUNK_ROWS):
             chunk = positions[start : start + _CHUNK_ROWS]
             first_sample, last_sample = int(chunk[0]) // per_sample, int(chunk[-1]) // per_sample
-            windows = self._windows(self.source[first_sample : last_sample + 1])
-            index = np.unravel_index(
-                chunk - first_sample * per_sample, windows.shape[: self._leading_axes]
-            )
-            yield windows[index].reshape(len(chunk), int(getattr(self.kernel, "group", 1)), -1)
-
-    @property
-    def _leading_axes(self) -> int:
-        """Number of axes of samples and output positions."""
-        return self.source.ndim - 1
+            source = self.source[first_sample : last_sample + 1]
+            if any(map(any, self._padding)):
+                source = np.pad(source, self._padding, constant_values=self.kernel.zero)
+            index = self._window_indices(chunk - first_sample * per_sample, source.shape[2:])
+            channels = np.moveaxis(source, 1, 0).reshape(source.shape[1], -1)
+            windows = np.take(channels, index, axis=1)  # [channels, kernel, rows]
+            yield windows.reshape(group, -1, len(chunk))
 
     @cached_property
+    def _padding(self) -> list[tuple[int, int]]:
+        """Padding before and after each axis of the source."""
+        rank = self.source.ndim - 2
+        pads = list(self.kernel.pads) if rank else []
+        return [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
+
+    @cached_property
+    def _output_size(self) -> tuple[int, ...]:
+        """Number of output positions along each spatial axis; () for a Linear."""
+        kernel, rank = self.kernel, self.source.ndim - 2
+        if not rank:
+            return ()
+        padded = np.add(self.source.shape[2:], np.sum(self._padding[2:], axis=1))
+        extent = np.multiply(kernel.dilations, np.subtract(kernel.weight.shape[2:], 1)) + 1
+        return tuple(int(size) for size in (padded - extent) // kernel.strides + 1)
+
+    @property
     def _positions_per_sample(self) -> int:
         """Number of output positions of one sample; 1 for a Linear."""
-        return math.prod(self._windows(self.source[:1]).shape[1 : self._leading_axes])
+        return math.prod(self._output_size)
 
-    def _windows(self, source: np.ndarray) -> np.ndarray:
-        """Return a view of the windows, [samples, positions..., channels, kernel...].
+    def _window_indices(self, positions: np.ndarray, padded_size: Sequence[int]) -> np.ndarray:
+        """Return where the windows of outputs at `positions` lie in a channel of padded samples.
 
-        `source` is padded with the zero point; without spatial axes it is returned itself.
+        Parameters
+        ----------
+        positions
+            Positions of the outputs, numbered over the samples.
+        padded_size
+            Size of a padded sample without its channels.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64 [kernel elements, positions], indices into the flattened channel
+            [samples, *padded_size].
         """
-        kernel, rank = self.kernel, source.ndim - 2
-        if not rank:
-            return source
-        pads = list(kernel.pads)
-        padding = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
-        padded = np.pad(source, padding, constant_values=kernel.zero)
-        axes = zip(kernel.weight.shape[2:], kernel.dilations, strict=True)
-        extent = [dilation * (size - 1) + 1 for size, dilation in axes]
-        windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(
-            padded, extent, axis=tuple(range(2, 2 + rank))
-        )  # [samples, channels, positions..., kernel...]
-        steps = (1, 1, *kernel.strides, *kernel.dilations)
-        strided = windows[tuple(slice(None, None, step) for step in steps)]
-        return np.moveaxis(strided, 1, 1 + rank)
+        sample, outputs = np.divmod(positions, self._positions_per_sample)
+        index = sample[None]
+        if not padded_size:
+            return index
+        kernel = self.kernel
+        corners = np.unravel_index(outputs, self._output_size)
+        elements = np.indices(kernel.weight.shape[2:]).reshape(len(padded_size), -1, 1)
+        for axis, size in enumerate(padded_size):
+            offset = elements[axis] * kernel.dilations[axis]
+            index = index * size + corners[axis] * kernel.strides[axis] + offset
+        return index

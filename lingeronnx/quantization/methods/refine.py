@@ -501,7 +501,7 @@ def _fit_to_float_outputs(
     scales
         Counts per unit, [group, O, K].
     rows
-        Integer inputs at the positions in chunks, [n, group, K].
+        Integer inputs at the positions in chunks, [group, K, n].
     input_scale
         Scale of the inputs, in counts per unit.
     layer_target
@@ -515,7 +515,8 @@ def _fit_to_float_outputs(
     in_first_half = layer_target.in_first_half[positions]
     for g in range(group):
         channels = slice(g * outputs, (g + 1) * outputs)
-        inputs = np.concatenate([chunk[:, g] for chunk in rows]).astype(np.float32) / input_scale
+        inputs = np.concatenate([chunk[g] for chunk in rows], axis=1).T
+        inputs = np.ascontiguousarray(inputs, np.float32) / input_scale
         fitted = fit_weights_to_outputs(
             counts[g] / scales[g],
             inputs,
