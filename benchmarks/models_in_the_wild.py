@@ -28,6 +28,7 @@ if a model failed with anything but an error message of one line.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -290,7 +291,8 @@ def quantize_with_onnxruntime(model: Path, data: Path, variant: str, output: str
             source if isinstance(source, bytes) else Path(source).read_bytes()
         )
         try:
-            quantization.quant_pre_process(expanded, prepared)
+            with contextlib.chdir(folder):  # it leaves files in the working folder
+                quantization.quant_pre_process(expanded, prepared)
         except Exception as error:  # symbolic shape inference fails for some models
             print(f"quant_pre_process: {type(error).__name__}", file=sys.stderr)
             prepared = expanded
