@@ -211,9 +211,9 @@ def _list_hints(
         hints += [Hint("quantize", remove_search_advice(warning)) for warning in report.warnings]
     hints += [Hint("compare", remove_search_advice(warning)) for warning in comparison.warnings]
     dead = [finding for finding in comparison.findings if finding.kind == DEAD_CHANNEL]
-    for group in group_by_key(dead, lambda finding: finding.remedy):
-        occurrences = [(finding.place, finding.evidence) for finding in group]
-        hints.append(Hint("compare", format_violations(DEAD_CHANNEL, group[0].remedy, occurrences)))
+    if dead:
+        places = [(finding.place, finding.evidence) for finding in dead]
+        hints.append(Hint("compare", format_violations(DEAD_CHANNEL, dead[0].remedy, places)))
     violations = check.remaining if check.kind == "float" else check.violations
     for group in group_by_key(violations, lambda v: mask_quotes_and_numbers(v.rule)):
         occurrences = [(v.node, v.value) for v in group]
