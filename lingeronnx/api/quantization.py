@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -32,13 +32,15 @@ from ..quantization import (
     prepare_model,
     run_trial,
 )
-from ..quantization.config import QuantConfig
 from ..quantization.prepare.settings import resolve_config
 from ..quantization.settings import AUTO_WEIGHT_BITS, QuantSettings
 from ..runtime.data import Progress, resolve_source_path
 from ..search import Goal
 from ..targets import Target, get_target
 from ..targets.objective import TIME
+
+if TYPE_CHECKING:
+    from ..quantization.config import QuantConfig
 
 __all__ = ["quantize"]
 

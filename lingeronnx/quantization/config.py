@@ -47,7 +47,6 @@ __all__ = [
     "Override",
     "QuantConfig",
     "merge_overrides",
-    "parse_group_size",
     "parse_override",
 ]
 
@@ -301,12 +300,6 @@ class QuantConfig(BaseModel):
         for selector, override in self.overrides.items():
             _check_bits(f"override {selector}: ", override.to_settings, supported_bits, target)
             _check_override(selector, override, target)
-
-
-def parse_group_size(weight_scales: str) -> int | None:
-    """Return N of the setting "group:N", or None for other settings."""
-    kind, _, size = weight_scales.partition(":")
-    return int(size) if kind == "group" else None
 
 
 def _check_bits(

@@ -34,6 +34,7 @@ __all__ = [
     "OutBits",
     "QuantSettings",
     "Setting",
+    "parse_group_size",
 ]
 
 Activations: TypeAlias = Literal["symmetric", "asymmetric"]
@@ -348,3 +349,9 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         ),
     }
 )
+
+
+def parse_group_size(weight_scales: str) -> int | None:
+    """Return N of the setting "group:N", or None for other settings."""
+    kind, _, size = weight_scales.partition(":")
+    return int(size) if kind == "group" else None

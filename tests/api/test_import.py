@@ -42,6 +42,7 @@ UNUSED_IN_A_SESSION = (
         ("lingeronnx", HEAVY),
         ("lingeronnx.cli", HEAVY[:6]),
         ("lingeronnx.runtime.simulation", UNUSED_IN_A_SESSION),
+        ("lingeronnx.api.quantization", UNUSED_IN_A_SESSION[:-1]),
         ("lingeronnx.targets.registry", (*HEAVY, "lingeronnx.ir", "lingeronnx.operators")),
     ),
 )

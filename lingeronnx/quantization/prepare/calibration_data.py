@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,13 +22,15 @@ from ...ir.plan.synthetic_calibration import is_synthetic
 from ...runtime.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from ...runtime.runners import get_input_specs
 from ...runtime.streaming import UnrolledCalls, check_call_count, unroll_calls
-from ..config import QuantConfig
 from ..normalize.folding.scalar_inputs import (
     find_scalar_inputs,
     format_fix_suggestion,
     suggest_value,
 )
 from .recurrent_states import suggest_missing_input_fix
+
+if TYPE_CHECKING:
+    from ..config import QuantConfig
 
 __all__ = [
     "generate_synthetic_inputs",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -35,7 +35,6 @@ from ...runtime.runners import FallbackSessionCache, FloatRunner
 from ...runtime.runners.missing_kernels import check_expanded_nodes, get_expanded_nodes
 from ...runtime.streaming import UnrolledCalls
 from ...targets import Target
-from ..config import QuantConfig
 from ..factor_groups import partition_with_clip_fallback
 from ..legalize import AppliedRewrite, collect_host_reasons
 from ..normalize import PassLog, SkipReason, run_entry_passes
@@ -57,6 +56,9 @@ from .rewriter import (
 )
 from .selectors import Selectors
 from .settings import adapt_config_to_import, resolve_config, resolve_target
+
+if TYPE_CHECKING:
+    from ..config import QuantConfig
 
 __all__ = ["PreparedModel", "normalize_model", "prepare_model"]
 

@@ -9,7 +9,7 @@ LINGERONNX_STRICT=1, as in our tests, it is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ...common.errors import InternalError, ModelError
 from ...ir import float_ops, ir
 from ...runtime.runners import FloatRunner
 from ...targets import Target
-from ..config import QuantConfig
 from ..legalize import AppliedRewrite, legalize_graph
 from ..normalize import (
     REQUIRED_PASSES,
@@ -32,6 +31,9 @@ from ..normalize import (
 from ..normalize.expansion.expand import expand_nodes
 from ..normalize.folding.shape_tracing import is_fully_shaped, trace_shapes
 from .selectors import Selectors
+
+if TYPE_CHECKING:
+    from ..config import QuantConfig
 
 __all__ = ["OutputChangedError", "RewriteResult", "Rewriter", "check_outputs_unchanged"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...interchange.qdq.import_model import ImportedQuantization
 from ...ir.plan import PerGroup
 from ...targets import Target, get_target, require_measured
-from ..config import QuantConfig
+
+if TYPE_CHECKING:
+    from ..config import QuantConfig
 
 __all__ = ["adapt_config_to_import", "resolve_config", "resolve_target"]
 
@@ -23,6 +25,8 @@ def resolve_config(
     Settings that are None are ignored; a `config` of None stands for the defaults. Raises
     ConfigError for an unknown key or an invalid value.
     """
+    from ..config import QuantConfig  # loads pydantic, which only a call needs
+
     explicit = {key: value for key, value in settings.items() if value is not None}
     if isinstance(config, str | os.PathLike):
         return QuantConfig.read(os.fspath(config), **explicit)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,9 +33,12 @@ from ...operators.integer_ops import Format
 from ...operators.lowerings import Op, get_weight_values
 from ...targets import Target
 from ..calibration.statistics import Stats, TensorStats
-from ..config import QuantConfig, parse_group_size
 from ..partition import Partition
+from ..settings import parse_group_size
 from .shared_scales import SharedScaleGroup
+
+if TYPE_CHECKING:
+    from ..config import QuantConfig
 
 __all__ = [
     "ImportedQParams",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from ...ir import ir
 from ...ir.plan import Affine, PerAxis
 from ...ir.plan.power_of_two import floor_power_of_two
 from ...targets import Target
-from ..config import QuantConfig
 from ..partition import Partition
 from .imported_scales import (
     ImportedQParams,
@@ -30,6 +30,9 @@ from .imported_scales import (
     format_names,
     iter_quantized_weights,
 )
+
+if TYPE_CHECKING:
+    from ..config import QuantConfig
 
 __all__ = [
     "ImportedWeights",

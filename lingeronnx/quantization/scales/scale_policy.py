@@ -12,10 +12,10 @@ from ...operators.lowerings import Op
 from ...targets import Target
 from ..calibration.calibrators import choose_affine_qparams, choose_symmetric_scale
 from ..calibration.statistics import ConsumerFunction, TensorStats
-from ..config import parse_group_size
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel
 from ..prepare.recurrent_states import find_16bit_state_tensors
+from ..settings import parse_group_size
 
 __all__ = [
     "ScalePolicy",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..config import Override
 from ..report.candidate import Candidate, build_candidate
 from ..report.range_outliers import RangeOutlier, find_range_outliers
 from ..run_log import RunLog
@@ -62,6 +61,8 @@ class OutlierBits:
 
 def _build_wider(best: Candidate, outliers: list[RangeOutlier], log: RunLog) -> Candidate:
     """Quantize the model with 16 bits for `outliers`, on the statistics of `best`."""
+    from ..config import Override  # loads pydantic, which only a call needs
+
     overrides = {outlier.name: Override(bits=_BITS) for outlier in outliers}
     reconfigured = best.prepared.with_settings({"overrides": overrides})
     calibration = calibrate_model(reconfigured, None, best.planned.calibration)
