@@ -175,7 +175,7 @@ def finetune(
     tuned_graph = replace_initializers(start, qat_module.get_weights())
     result = build_quantized_model(tuned, tuned_graph, progress)
     training = [vars(entry) for entry in history]
-    result = replace(result, report=replace(result.report, training=training))
+    result = result.with_report(replace(result.report, training=training))
     if eval_data is None:
         return result
     return measure_accuracy(

@@ -285,7 +285,7 @@ def _add_sample_size_note(result: QuantizedModel, goal: Goal) -> QuantizedModel:
     warning = goal.format_sample_size_warning(report.accuracy["samples"])
     if not warning:
         return result
-    return replace(result, report=replace(report, notes=(*report.notes, warning)))
+    return result.with_report(replace(report, notes=(*report.notes, warning)))
 
 
 @dataclass(frozen=True)

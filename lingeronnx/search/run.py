@@ -266,7 +266,7 @@ def search(
             reason = f"{value} is the best of {len(trials)} attempts"
         warnings.insert(0, f"search goal not met ({goal.text}): {reason}")
     report = replace(result.report, search=outcome.to_dict(), warnings=tuple(warnings))
-    return replace(result, report=report), outcome
+    return result.with_report(report), outcome
 
 
 class _Search:

@@ -39,7 +39,7 @@ def test_the_page_words_an_exact_output_as_the_terminal_does(tmp_path) -> None:
     made = lo.quantize(model, data)
     (name,) = made.report.outputs
     seen = {name: {"sqnr": math.inf, "cosine": 1.0}}
-    made = replace(made, report=replace(made.report, outputs=seen))
+    made = made.with_report(replace(made.report, outputs=seen))
     assert format_decibels(math.inf) in made.report.fidelity_text(name)
     report(model, made, data, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -195,7 +195,7 @@ def test_the_forms_of_measured_rows_are_drawn():
 
 def off(result, **changes):
     """Return a result with another report."""
-    return replace(result, report=replace(result.report, **changes))
+    return result.with_report(replace(result.report, **changes))
 
 
 def other_tensors(made):

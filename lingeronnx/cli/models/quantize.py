@@ -309,7 +309,7 @@ def quantize(
         _write_report(
             report_to,
             model,
-            replace(result, report=written.report),
+            result.with_report(written.report),
             load_data(eval_data) if eval_data else calib,
             calib=calib,
             budget=options["budget"],
@@ -470,7 +470,7 @@ def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
 
     notes = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
     report = replace(result.report, notes=(*result.report.notes, *notes))
-    return replace(result, report=report)
+    return result.with_report(report)
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:

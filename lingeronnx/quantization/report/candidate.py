@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from ..prepare.preparation import PreparedModel
 from ..steps.planned_model import PlannedModel
 from .describe import build_report, is_split_into_parts
 from .fidelity import Fidelity, describe_break, measure_fidelity
-from .quantized_model import QuantizedModel
+from .quantized_model import DeferredReport, QuantizedModel
 from .report import Report
 
 __all__ = [
@@ -179,15 +179,16 @@ class Candidate:
 
     @cached_property
     def result(self) -> QuantizedModel:
-        """The graph after backend passes, with its report.
+        """The graph after backend passes, with its report, which is built when it is read.
 
-        The integers are compared before and after the passes on a sample; the node is located where
-        an output breaks. Moments of the inputs (except for synthetic data) and the provenance are
-        stored in the graph.
+        What needs data is done here: the integers are compared before and after the passes on a
+        sample; the node is located where an output breaks. Moments of the inputs (except for
+        synthetic data) and the provenance are stored in the graph.
         """
         prepared, planned = self.prepared, self.planned
-        report = self._check_report()
         graph = self.chip_graph.graph
+        check = self.chip_graph.check_integers()
+        break_description = self._describe_break() if self.fidelity.is_lossy else ""
         if not prepared.synthetic:
             moment_samples = choose_batch_size(
                 4 * prepared.input_bytes, _MAX_MOMENT_SAMPLES, prepared.conf.budget
@@ -203,7 +204,9 @@ class Candidate:
         return QuantizedModel(
             graph=graph if prepared.tail is None else append_tail(graph, prepared.tail),
             plan=planned.plan,
-            report=report,
+            deferred_report=DeferredReport(
+                partial(self._build_checked_report, check, break_description)
+            ),
             float_graph=planned.graph,
             platform=planned.prepared.target,
             ranges=planned.ranges,
@@ -212,9 +215,17 @@ class Candidate:
             samples={} if prepared.synthetic else prepared.data.first(_MAX_STORED_SAMPLES),
         )
 
-    def _check_report(self) -> Report:
-        """Return the report with the results of the checks on the integer graph."""
-        report, check = self.report, self.chip_graph.check_integers()
+    def _build_checked_report(self, check: IntegerCheck, break_description: str) -> Report:
+        """Return the report with the results of the checks on the integer graph.
+
+        Parameters
+        ----------
+        check
+            Comparison of the integers before and after the backend passes.
+        break_description
+            The node where an output breaks; "" if none does.
+        """
+        report = self.report
         checked = {id(rewrite) for rewrite in self.chip_graph.rewrites}
         fitted = [
             replace(rewrite, checked_samples=check.samples) if id(rewrite) in checked else rewrite
@@ -224,9 +235,8 @@ class Candidate:
         if saved is not None:
             saved = replace(saved, checked_samples=check.samples)
         warnings = list(report.warnings)
-        if self.fidelity.is_lossy:
-            index = warnings.index(self.fidelity.low_sqnr_warning)
-            warnings[index] += self._describe_break()
+        if break_description:
+            warnings[warnings.index(self.fidelity.low_sqnr_warning)] += break_description
         if check.changed_outputs:
             warnings.insert(0, check.format_warning())
         versions = compare_versions(report.packed_parts, self.planned.prepared.target)
@@ -255,10 +265,12 @@ class Candidate:
             If `require_chip` is set and the result is not chip-ready, or slower than the latency
             budget.
         """
+        if not self.prepared.conf.require_chip:
+            return self.result
         report = self.report
-        if self.prepared.conf.require_chip and not report.chip_ready:
+        if not report.chip_ready:
             raise _not_chip_ready_error(report, self.planned.prepared.target)
-        if self.prepared.conf.require_chip and report.time.budget_finding is not None:
+        if report.time.budget_finding is not None:
             raise ConstraintError(f"too slow: {report.time.budget_finding}")
         return self.result
 

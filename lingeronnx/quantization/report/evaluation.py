@@ -71,7 +71,7 @@ def measure_accuracy(
     )
     notes = (*result.report.notes, *format_clipped_values(result, data, budget, limit))
     report = replace(result.report.with_accuracy(evaluated), notes=notes)
-    return replace(result, report=report)
+    return result.with_report(report)
 
 
 @dataclass

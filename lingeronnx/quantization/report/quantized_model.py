@@ -7,7 +7,7 @@ the part for the packer and the name of its file, the plan, and the packer comma
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from ..steps.planned_model import PlanBasis
 from .fidelity import measure_tensor_sqnr
 from .report import Report, format_packer_command
 
-__all__ = ["QuantizedModel", "WrittenFiles", "render_notebook_html"]
+__all__ = ["DeferredReport", "QuantizedModel", "WrittenFiles", "render_notebook_html"]
 
 _MAX_NOTEBOOK_ROWS = 5  # layers that are listed
 
@@ -83,6 +83,24 @@ class _OutputGraphs:
     chip_parts: Sequence[ir.Model] = ()
 
 
+class DeferredReport:
+    """A report that is built when it is first read."""
+
+    def __init__(self, build: Callable[[], Report]) -> None:
+        """Keep the function that builds the report, with all that it refers to, until then."""
+        self._build: Callable[[], Report] | None = build
+        self._report: Report | None = None
+
+    def read(self) -> Report:
+        """Return the report, which the first call builds."""
+        if self._report is None:
+            assert self._build is not None
+            with np.errstate(all="ignore"):  # values that are not finite are in the report
+                self._report = self._build()
+            self._build = None  # releases the calibration data and the sessions
+        return self._report
+
+
 @dataclass(frozen=True)
 class QuantizedModel:
     """Result of `quantize` and `finetune`.
@@ -93,8 +111,9 @@ class QuantizedModel:
         The integer graph.
     plan
         Scales and widths of its tensors.
-    report
-        Report on the quantization.
+    deferred_report
+        The report on the quantization, which is built from `graph` when `report` is first read.
+        Until then it keeps the calibration data.
     float_graph
         The normalized float graph that the plan refers to, with fitted ranges.
     platform
@@ -113,7 +132,7 @@ class QuantizedModel:
 
     graph: ir.Model
     plan: Plan
-    report: Report
+    deferred_report: DeferredReport = field(repr=False, compare=False)
     float_graph: ir.Model
     platform: Target
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -121,6 +140,15 @@ class QuantizedModel:
     reasons: Sequence[SkipReason] = ()
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)
     steps: Sequence[StepRecord] = field(default=(), compare=False)
+
+    @property
+    def report(self) -> Report:
+        """The report on the quantization."""
+        return self.deferred_report.read()
+
+    def with_report(self, report: Report) -> QuantizedModel:
+        """Return a copy with another report."""
+        return replace(self, deferred_report=DeferredReport(lambda: report))
 
     @cached_property
     def layers(self) -> Mapping[str, float]:

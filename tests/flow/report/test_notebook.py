@@ -31,7 +31,7 @@ def test_names_are_escaped():
     from dataclasses import replace
 
     q = quantized(plain(), effort="fast")
-    bad = replace(q, report=replace(q.report, warnings=["<script>alert(1)</script>"]))
+    bad = q.with_report(replace(q.report, warnings=["<script>alert(1)</script>"]))
     assert "<script>" not in bad._repr_html_()
 
 
@@ -160,7 +160,7 @@ def test_repr_is_one_screen():
     assert "venus, q-value, chip-ready" in text
     assert "output y" in text
     many = [replace(node, node="n" * 300) for node in 40 * (FloatNode("", "Gemm", "skipped"),)]
-    long = replace(q, report=replace(q.report, float_nodes=many, warnings=["w" * 300] * 60))
+    long = q.with_report(replace(q.report, float_nodes=many, warnings=["w" * 300] * 60))
     assert len(repr(long).splitlines()) <= 26
     assert max(map(len, repr(long).splitlines())) <= 124
     session = repr(q.session())

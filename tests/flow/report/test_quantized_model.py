@@ -3,6 +3,7 @@ that packs them.
 """
 
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.interchange.convert import convert
 from lingeronnx.ir import ir
+from lingeronnx.quantization.report.quantized_model import DeferredReport
 from tests import nets
 
 X = np.random.default_rng(0).standard_normal((40, 3, 8, 8)).astype(np.float32)
@@ -151,3 +153,18 @@ def test_parts_of_an_earlier_run_are_told(tmp_path):
     assert (tmp_path / "net_chip2.onnx").read_bytes() == b"old"
     clean = quantized().write(tmp_path / "clean.onnx")
     assert not [note for note in clean.report.notes if "from an earlier run" in note]
+
+
+def test_the_report_is_built_when_it_is_first_read():
+    """Once, whatever the copy that reads it, and with what a caller puts in its place."""
+    built = []
+    result = quantized()
+    source = DeferredReport(lambda: built.append(1) or result.report)
+    deferred = replace(result, deferred_report=source)
+    assert not built
+    copy = replace(deferred, steps=())
+    assert copy.report is deferred.report is result.report
+    assert built == [1]
+    noted = copy.with_report(replace(copy.report, notes=("a note",)))
+    assert noted.report.notes == ("a note",)
+    assert "a note" not in copy.report.notes
