@@ -10,7 +10,7 @@ from typing import Any
 from ..common.errors import ConfigError, ConstraintError
 from ..deployment import Deployment, check_folder
 from ..deployment import deploy as deploy_graph
-from ..interchange.qdq.import_model import is_quantized
+from ..interchange.qdq.qoperators import is_quantized
 from ..ir import ir
 from ..quantization import QuantizedModel, require_calibrated_scales, require_data
 from ..runtime.session import is_integer_graph

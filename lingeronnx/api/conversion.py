@@ -8,8 +8,8 @@ from dataclasses import replace
 from ..common.errors import ConfigError
 from ..interchange.convert import ConversionResult, check_conversion_target
 from ..interchange.convert import convert as convert_graph
-from ..interchange.qdq.import_model import is_quantized
 from ..interchange.qdq.qdq_writer import PLATFORM_KEY
+from ..interchange.qdq.qoperators import is_quantized
 from ..interchange.repair import Repaired
 from ..interchange.repair import fix_dequant as repair
 from ..ir import ir

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from ..common.errors import ConfigError
-from ..interchange.qdq.encodings import Encodings
 from ..ir import ir
 from ..ir.plan import Plan
 from ..quantization import (
@@ -35,12 +34,13 @@ from ..quantization import (
 from ..quantization.prepare.settings import resolve_config
 from ..quantization.settings import AUTO_WEIGHT_BITS, QuantSettings
 from ..runtime.data import Progress, resolve_source_path
-from ..search import Goal
 from ..targets import Target, get_target
 from ..targets.objective import TIME
 
 if TYPE_CHECKING:
+    from ..interchange.qdq.encodings import Encodings
     from ..quantization.config import QuantConfig
+    from ..search import Goal
 
 __all__ = ["quantize"]
 
@@ -153,6 +153,8 @@ def quantize(
     options = {**arguments, **settings}
     goal: Goal | None = None
     if any(limit is not None for limit in (max_drop, min_sqnr, max_ms, max_flash)):
+        from ..search import Goal  # loads the evaluation, which only a search needs
+
         goal = Goal(
             max_drop,
             min_sqnr,
@@ -174,7 +176,7 @@ def quantize(
     if goal is not None:
         options |= _min_weight_bits(config, options)
     run_log = RunLog(progress)
-    encodings, scales = (plan, None) if isinstance(plan, Encodings) else (None, plan)
+    scales, encodings = (plan, None) if isinstance(plan, Plan) else (None, plan)
     prepared = _prepare(model, calib, config, options, run_log, encodings)
     if goal is not None:
         _check_scales_are_free(prepared)

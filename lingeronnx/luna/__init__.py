@@ -9,11 +9,18 @@ the two dialects. Only the registry, `targets`, imports from here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ..common.lazy_names import make_name_loader
 from .arcs import ARCS
 from .venus import VENUS
 from .venusa import VENUSA
-from .versions import VERSIONS
 
 __all__ = ["ARCS", "PLATFORMS", "VENUS", "VENUSA", "VERSIONS"]
 
 PLATFORMS = (VENUS, ARCS, VENUSA)
+
+if TYPE_CHECKING:
+    from .versions import VERSIONS as VERSIONS
+else:  # loaded when a version is asked for
+    __getattr__ = make_name_loader(__name__, {"VERSIONS": ".versions"})

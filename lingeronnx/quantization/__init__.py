@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from .run_log import format_steps as format_steps
     from .steps import CalibrationResult as CalibrationResult
     from .steps import PlannedModel as PlannedModel
-    from .steps import apply_external_plan as apply_external_plan
     from .steps import assign_scales as assign_scales
     from .steps import calibrate_model as calibrate_model
     from .steps import plan_model as plan_model
     from .steps import refine_weights as refine_weights
+    from .steps.external_plan import apply_external_plan as apply_external_plan
     from .trials import BestEffortMethods as BestEffortMethods
     from .trials import RequantizedWeights as RequantizedWeights
     from .trials import measure_on_held_out as measure_on_held_out
@@ -64,7 +64,7 @@ _HOME = {
     "RunLog": ".run_log",
     "StepRecord": ".run_log",
     "WrittenFiles": ".report",
-    "apply_external_plan": ".steps",
+    "apply_external_plan": ".steps.external_plan",
     "assign_scales": ".steps",
     "build_candidate": ".report",
     "build_quantized_model": ".report",

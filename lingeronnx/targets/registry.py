@@ -45,9 +45,6 @@ ENTRY_POINT_GROUP = "lingeronnx.targets"
 _CHIPS: tuple[Target, ...] = tuple(
     target for name in BUILT_IN for target in import_module(name).PLATFORMS
 )
-_VERSIONS: tuple[Target, ...] = tuple(
-    target for name in BUILT_IN for target in getattr(import_module(name), "VERSIONS", ())
-)
 DEFAULT = _CHIPS[0]
 PLATFORMS = (GENERIC, *_CHIPS)
 
@@ -67,10 +64,11 @@ def get_target(name_or_target: str | Target) -> Target:
     """
     if isinstance(name_or_target, Target):
         return name_or_target
-    built_in = (*PLATFORMS, *_VERSIONS)
-    target = _find_target(name_or_target, built_in)
-    if target is None:
-        target = _find_target(name_or_target, _read_installed_rows())
+    target = (
+        _find_target(name_or_target, PLATFORMS)
+        or _find_target(name_or_target, _read_other_versions())
+        or _find_target(name_or_target, _read_installed_rows())
+    )
     if target is not None:
         return target
     targets = (*PLATFORMS, *get_installed_targets())
@@ -104,7 +102,7 @@ def get_versions(target: Target) -> tuple[Target, ...]:
 
     Empty if the chip is not known. `target` is none of them if it is a target of the user.
     """
-    rows = tuple(row for row in (*PLATFORMS, *_VERSIONS) if row.chip == target.chip)
+    rows = tuple(row for row in (*PLATFORMS, *_read_other_versions()) if row.chip == target.chip)
     return rows or tuple(row for row in _read_installed_rows() if row.chip == target.chip)
 
 
@@ -117,11 +115,19 @@ def _find_target(name: str, targets: Iterable[Target]) -> Target | None:
 
 
 @cache
+def _read_other_versions() -> tuple[Target, ...]:
+    """Return the targets of the versions of built-in chips that `PLATFORMS` does not have."""
+    packages = [import_module(name) for name in BUILT_IN]
+    return tuple(target for package in packages for target in getattr(package, "VERSIONS", ()))
+
+
+@cache
 def _read_installed_rows() -> tuple[Target, ...]:
     """Return the targets of all entry points, in order of their names, and all their versions."""
     from importlib.metadata import entry_points  # slow, and most runs do without
 
-    owners = {target.name: "lingeronnx" for target in (*PLATFORMS, *_VERSIONS)}
+    built_in = (*PLATFORMS, *_read_other_versions())
+    owners = {target.name: "lingeronnx" for target in built_in}
     rows: list[Target] = []
     for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda each: each.name):
         owner = _format_entry_point(entry_point)

@@ -19,7 +19,7 @@ import numpy as np
 from ...common.deadline import DeadlineError, set_deadline
 from ...common.errors import ConfigError, LingerOnnxError
 from ...common.escaping import escape_invisible, join_shell
-from ...interchange.qdq.import_model import is_quantized
+from ...interchange.qdq.qoperators import is_quantized
 from ...ir import ir
 from ...ir.plan import Affine
 from ...operators.lowerings import Op, get_weight_values

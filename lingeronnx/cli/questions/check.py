@@ -95,7 +95,7 @@ def check(
     from ...analysis.check.page import render_check_page
     from ...analysis.check.structure import RESULT_FILE
     from ...analysis.check.time_plot import render_time_plot
-    from ...interchange.qdq.import_model import is_quantized
+    from ...interchange.qdq.qoperators import is_quantized
     from ...ir import ir
 
     result = api.check(

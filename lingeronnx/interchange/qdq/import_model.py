@@ -11,7 +11,7 @@ Scales are stored as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,16 +27,15 @@ from .qdq_writer import SCALES_KEY, scale_from_step
 from .qoperator import MOVES
 from .qoperators import (
     DYNAMIC_OPS,
-    QOPERATORS,
     expand_qoperators,
+    iter_all_nodes,
     reshape_constant,
     transpose_constant,
 )
 
-__all__ = ["ImportedQuantization", "import_quantized_model", "is_quantized"]
+__all__ = ["ImportedQuantization", "import_quantized_model"]
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
-_QUANTIZED_OPS = {_Q, _DQ, *QOPERATORS, *DYNAMIC_OPS}
 
 _RELU6_MAX = 6.0
 
@@ -73,18 +72,6 @@ class ImportedQuantization:
     notes: tuple[str, ...]
     source_tool: str = ""
     rejected: Mapping[str, str] = field(default_factory=dict)
-
-
-def is_quantized(model: ir.Model) -> bool:
-    """Whether another tool quantized `model`: it has QDQ nodes or integer operators of ONNX."""
-    return any(node.op_type in _QUANTIZED_OPS for node in _iter_all_nodes(model))
-
-
-def _iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of `model`, of its subgraphs and of all its functions."""
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
 
 
 def import_quantized_model(model: ir.Model) -> ImportedQuantization:
@@ -163,7 +150,7 @@ class _ModelImporter:
         ModelError for dynamic quantization.
         """
         model = self.model
-        for node in _iter_all_nodes(model):
+        for node in iter_all_nodes(model):
             if node.op_type in DYNAMIC_OPS:
                 raise ModelError(
                     f"{node.op_type} {node.name}: dynamic quantization: activation scales are "

@@ -1,4 +1,4 @@
-"""Expand onnxruntime's integer operators to float operators between QDQ nodes.
+"""Recognize quantized models, and expand onnxruntime's integer operators between QDQ nodes.
 
     QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)
         ->  QuantizeLinear(Conv(DequantizeLinear(x), ...), ys, yz)
@@ -9,7 +9,7 @@ are rejected later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ __all__ = [
     "DYNAMIC_OPS",
     "QOPERATORS",
     "expand_qoperators",
+    "is_quantized",
+    "iter_all_nodes",
     "reshape_constant",
     "transpose_constant",
 ]
@@ -88,6 +90,20 @@ _QOPERATOR_FORMS: Mapping[str, _QOperatorForm] = {
 
 #: Integer operators (QLinear..., QGemm) that have a float form here.
 QOPERATORS = frozenset((*_QOPERATOR_FORMS, _CONCAT))
+
+_QUANTIZED_OPS = {"QuantizeLinear", "DequantizeLinear", *QOPERATORS, *DYNAMIC_OPS}
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Whether another tool quantized `model`: it has QDQ nodes or integer operators of ONNX."""
+    return any(node.op_type in _QUANTIZED_OPS for node in iter_all_nodes(model))
+
+
+def iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of `model`, of its subgraphs and of all its functions."""
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
 
 
 def expand_qoperators(model: ir.Model) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.errors import ConfigError
-from ...interchange.qdq.import_model import is_quantized
+from ...interchange.qdq.qoperators import is_quantized
 from ...ir import ir
 from ...ir.plan import Plan
 from ...ir.plan.synthetic_calibration import is_synthetic

@@ -13,12 +13,7 @@ import numpy as np
 import onnx
 
 from ...common.errors import ConfigError, ModelError
-from ...interchange.qdq.encodings import Encodings
-from ...interchange.qdq.import_model import (
-    ImportedQuantization,
-    import_quantized_model,
-    is_quantized,
-)
+from ...interchange.qdq.qoperators import is_quantized
 from ...ir import float_ops, ir
 from ...ir.batch_axes import set_batch_axes
 from ...ir.digests import compute_output_digest
@@ -58,6 +53,8 @@ from .selectors import Selectors
 from .settings import adapt_config_to_import, resolve_config, resolve_target
 
 if TYPE_CHECKING:
+    from ...interchange.qdq.encodings import Encodings
+    from ...interchange.qdq.import_model import ImportedQuantization
     from ..config import QuantConfig
 
 __all__ = ["PreparedModel", "normalize_model", "prepare_model"]
@@ -609,6 +606,8 @@ def _import_checked(model: ir.Model) -> ImportedQuantization:
 
     Raises ModelError if a node violates the schema of its operator.
     """
+    from ...interchange.qdq.import_model import import_quantized_model  # only quantized models
+
     check_schemas(model)
     return import_quantized_model(model)
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...interchange.qdq.import_model import ImportedQuantization
 from ...ir.plan import PerGroup
 from ...targets import Target, get_target, require_measured
 
 if TYPE_CHECKING:
+    from ...interchange.qdq.import_model import ImportedQuantization
     from ..config import QuantConfig
 
 __all__ = ["adapt_config_to_import", "resolve_config", "resolve_target"]

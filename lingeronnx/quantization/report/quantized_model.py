@@ -19,7 +19,6 @@ from ...common.deprecation import accept_old_parameters, keep_old_members
 from ...common.errors import ConstraintError
 from ...common.files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...common.notebook import format_summary, render_fact_table, render_fragment
-from ...interchange.convert import convert
 from ...ir import ir
 from ...ir.plan import Plan
 from ...operators.chip_part import extract_chip_part
@@ -278,6 +277,8 @@ class QuantizedModel:
         graph, part = self.graph, self.chip
         notes: tuple[str, ...] = ()
         if to != "thinker":
+            from ...interchange.convert import convert  # only for other dialects
+
             converted = convert(graph, to, self.samples or None)
             graph, notes = converted.graph, converted.notes
             if not converted.is_packer_input:

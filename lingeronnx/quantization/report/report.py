@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...common.notebook import format_summary, render_fact_table, render_fragment
 from ...common.text import (
@@ -29,11 +29,13 @@ from ...targets.latency import CycleSavings
 from ...targets.version_compatibility import VersionTable
 from ..legalize import AppliedRewrite
 from ..partition import consumers_of, producers_of
-from ..scales.imported_scales import ImportedQParams
 from .mac_shares import MacShares
 from .merges import MergeOption
 from .output_parts import OutputPart
 from .program import ProgramReport
+
+if TYPE_CHECKING:
+    from ..scales.imported_scales import ImportedQParams
 
 __all__ = [
     "LEVEL_TEXTS",

@@ -2,7 +2,7 @@
 
 - `calibrate_model`: equalize channels and collect statistics of every integer tensor.
 - `assign_scales`: choose a scale for every tensor, after range transforms.
-- `apply_external_plan`: use a plan that was made elsewhere.
+- `external_plan.apply_external_plan`: use a plan that was made elsewhere.
 - `plan_model`: choose between these, and scales of an imported model.
 - `refine_weights`: refine weights and biases under the plan.
 
@@ -10,7 +10,6 @@ Owns: the order in which the accuracy methods are applied. Must not know: report
 """
 
 from .calibration import CalibrationResult, calibrate_model
-from .external_plan import apply_external_plan
 from .planned_model import PlanBasis, PlannedModel
 from .refinement import refine_weights
 from .scale_assignment import assign_scales
@@ -20,7 +19,6 @@ __all__ = [
     "CalibrationResult",
     "PlanBasis",
     "PlannedModel",
-    "apply_external_plan",
     "assign_scales",
     "calibrate_model",
     "plan_model",

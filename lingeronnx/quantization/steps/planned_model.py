@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ...ir import ir
 from ...ir.plan import Plan
@@ -14,9 +15,11 @@ from ..methods.refine import find_refinable_layers, required_float_tensors
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel
 from ..prepare.selectors import Selectors
-from ..scales.imported_scales import ImportedQParams
 from ..scales.scale_policy import ScalePolicy
 from .calibration import CalibrationResult
+
+if TYPE_CHECKING:
+    from ..scales.imported_scales import ImportedQParams
 
 __all__ = ["PlanBasis", "PlannedModel"]
 

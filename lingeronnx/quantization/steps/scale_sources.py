@@ -11,8 +11,6 @@ from ..normalize import format_skipped_pass, is_strict_mode
 from ..prepare.preparation import PreparedModel
 from ..prepare.rewriter import OutputChangedError, check_outputs_unchanged
 from .calibration import CalibrationResult, calibrate_model
-from .external_plan import apply_external_plan
-from .imported_model_plan import plan_imported_model
 from .planned_model import PlannedModel
 from .scale_assignment import assign_scales
 
@@ -51,8 +49,12 @@ def plan_model(
         If the planned graph computes other outputs, in the cases named above.
     """
     if plan is not None:
+        from .external_plan import apply_external_plan  # only this source needs it
+
         planned = apply_external_plan(prepared, plan)
     elif prepared.read is not None:
+        from .imported_model_plan import plan_imported_model  # only this source needs it
+
         planned = plan_imported_model(prepared, prepared.read, progress)
     else:
         calibration = calibrate_model(
