@@ -25,7 +25,6 @@ from ..quantization import (
     RequantizedWeights,
     RunLog,
     find_best_candidate,
-    measure_accuracy,
     measure_on_held_out,
     place_required_host_nodes,
     prepare_model,
@@ -224,6 +223,8 @@ def quantize(
                 cluster=cluster,
             )
     if eval_data is not None:
+        from ..quantization import measure_accuracy  # loads the evaluation
+
         with run_log.step("evaluate"):
             result = measure_accuracy(
                 result,

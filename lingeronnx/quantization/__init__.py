@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .report import WrittenFiles as WrittenFiles
     from .report import build_candidate as build_candidate
     from .report import build_quantized_model as build_quantized_model
-    from .report import measure_accuracy as measure_accuracy
+    from .report.evaluation import measure_accuracy as measure_accuracy
     from .run_log import RunLog as RunLog
     from .run_log import StepRecord as StepRecord
     from .run_log import format_steps as format_steps
@@ -72,7 +72,7 @@ _HOME = {
     "find_best_candidate": ".pipeline",
     "format_steps": ".run_log",
     "generate_synthetic_inputs": ".prepare",
-    "measure_accuracy": ".report",
+    "measure_accuracy": ".report.evaluation",
     "measure_on_held_out": ".trials",
     "normalize_model": ".prepare",
     "place_required_host_nodes": ".trials",

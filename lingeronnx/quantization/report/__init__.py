@@ -2,13 +2,12 @@
 
 - `build_candidate`: lower a planned model and compare it with the float model.
 - `build_quantized_model`: the same, with the report of the result.
-- `measure_accuracy`: add the accuracy on the user's data to a result.
+- `evaluation.measure_accuracy`: add the accuracy on the user's data to a result.
 
 `QuantizedModel.write` is the only place where the result becomes files. Must not know: trials.
 """
 
 from .candidate import Candidate, build_candidate, build_quantized_model
-from .evaluation import measure_accuracy
 from .quantized_model import QuantizedModel, WrittenFiles
 from .report import (
     LEVEL_TEXTS,
@@ -33,7 +32,6 @@ __all__ = [
     "build_candidate",
     "build_quantized_model",
     "split_float_nodes",
-    "measure_accuracy",
     "format_packer_command",
     "format_findings",
     "format_rewrites",
