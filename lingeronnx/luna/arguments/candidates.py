@@ -20,6 +20,7 @@ __all__ = [
     "ArgumentCandidate",
     "find_multirow_linear_outputs",
     "find_reshape_source",
+    "find_reshape_sources",
     "include_reshape_aliases",
     "is_valid_option_name",
     "iterate_candidates",
@@ -247,6 +248,16 @@ def find_reshape_source(net: PackerGraph, name: str) -> str:
             break
         name = producer.inputs[0]
     return name
+
+
+def find_reshape_sources(net: PackerGraph) -> dict[str, str]:
+    """Return output of a reshape -> its `find_reshape_source`, for all reshapes of `net`."""
+    sources: dict[str, str] = {}
+    for step in net.steps:
+        if step.op in RESHAPE_OPERATORS:
+            source = sources.get(step.inputs[0], step.inputs[0])
+            sources.update(dict.fromkeys(step.outputs, source))
+    return sources
 
 
 def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:

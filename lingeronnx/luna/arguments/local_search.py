@@ -26,6 +26,7 @@ from .candidates import (
     ArgumentCandidate,
     find_multirow_linear_outputs,
     find_reshape_source,
+    find_reshape_sources,
     include_reshape_aliases,
     is_valid_option_name,
 )
@@ -433,7 +434,8 @@ def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]
     peak_tensors = _get_tensors_at_peak(net, allocations)
     if thorough:
         lifetimes: dict[str, tuple[int, int]] = {}
-        roots = {name: find_reshape_source(net, name) for name in allocations}
+        sources = find_reshape_sources(net)
+        roots = {name: sources.get(name, name) for name in allocations}
         for name, root in roots.items():
             allocation = allocations[name]
             first, last = lifetimes.get(root, (allocation.first_step, allocation.last_step))
