@@ -423,7 +423,7 @@ def _layout_in_execution_order(step_count: int, roots: Sequence[_PlanItem]) -> _
     new block is added.
     """
     layout = _BlockLayout()
-    free_blocks: dict[str, list[tuple[int, int]]] = {}
+    free_blocks: dict[str, list[tuple[int, int]]] = {}  # memory -> (size, index), sorted
     starting: dict[int, list[_PlanItem]] = {}
     ending: dict[int, list[_PlanItem]] = {}
     for item in roots:
@@ -433,13 +433,12 @@ def _layout_in_execution_order(step_count: int, roots: Sequence[_PlanItem]) -> _
         for item in ending.get(step_index - 1, ()):
             block = layout.block_indices[item.name]
             size = layout.get_pool(item.memory).sizes[block]
-            free_blocks.setdefault(item.memory, []).append((size, block))
+            bisect.insort(free_blocks.setdefault(item.memory, []), (size, block))
         for item in starting.get(step_index, ()):
             candidates = free_blocks.setdefault(item.memory, [])
-            best_fit = min((entry for entry in candidates if entry[0] >= item.size), default=None)
-            if best_fit is None:
+            position = bisect.bisect_left(candidates, (item.size, 0))
+            if position == len(candidates):
                 layout.block_indices[item.name] = layout.get_pool(item.memory).add(item.size)
-                continue
-            candidates.remove(best_fit)
-            layout.block_indices[item.name] = best_fit[1]
+            else:
+                layout.block_indices[item.name] = candidates.pop(position)[1]
     return layout
