@@ -25,7 +25,7 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "dump_script_json",
@@ -67,7 +67,7 @@ def escape_invisible(text: str) -> str:
 
     These are control characters, those that change the direction of writing, surrogates and so on.
     """
-    return "".join(_escape_character(char) if is_invisible(char) else char for char in text)
+    return _replace_characters(text, _find_invisible(text), _escape_character)
 
 
 def escape_lines(text: str) -> str:
@@ -75,9 +75,21 @@ def escape_lines(text: str) -> str:
 
     For text of several lines.
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(char if char in "\n\t" else escape_invisible(char) for char in text)
+    return _replace_characters(text, _find_invisible(text) - {"\n", "\t"}, _escape_character)
+
+
+def _find_invisible(text: str) -> set[str]:
+    """Return the characters of a text that have no glyph."""
+    if text.isprintable():  # which no such character is
+        return set()
+    return {char for char in set(text) if is_invisible(char)}
+
+
+def _replace_characters(text: str, characters: set[str], escape: Callable[[str], str]) -> str:
+    """Replace `characters`, of which no escape has one, by their escapes."""
+    for char in characters:
+        text = text.replace(char, escape(char))
+    return text
 
 
 def join_lines(lines: Iterable[str]) -> str:
@@ -98,15 +110,13 @@ def escape_file_text(text: str) -> str:
 
     In JSON such characters occur within strings only, where the escape stands for the character.
     """
-    if text.isascii() and not _FILE_CONTROLS.search(text):
-        return text
-    return "".join(
-        json.dumps(char)[1:-1] if is_invisible(char) and char not in "\n\t" else char
-        for char in text
-    )
+    return _replace_characters(text, _find_invisible(text) - {"\n", "\t"}, _escape_json_character)
 
 
-_FILE_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+def _escape_json_character(char: str) -> str:
+    r"""Return the escape of a character in a JSON string: \n, \u001b, \ud83d\ude00."""
+    return json.dumps(char)[1:-1]
+
 
 # ---- shell ---------------------------------------------------------------------------------------
 

@@ -1,16 +1,23 @@
 """What many cases compute alike is computed once: layers that `verify` tries out, templates that
-`deploy` fills in.
+`deploy` fills in, what other versions of a chip make of a graph, and valid graphs themselves.
 
-Both are functions of their arguments alone, so an outcome is what it would be without. Only
-`python -m tests.robustness` asks for it, which has a process of its own; there these two took three
-quarters of all time.
+All are functions of their arguments alone, so an outcome is what it would be without. Only
+`python -m tests.robustness` asks for it, which has a process of its own. A case that takes up a
+graph of an earlier one does not count as one that reaches lowering or binding.
 """
 
 import hashlib
+from functools import lru_cache
+from pathlib import Path
 
 import jinja2
 
+from lingeronnx.analysis.check import packer_file
+from lingeronnx.analysis.sensitivity import sensitivity
+from lingeronnx.deployment import comparison, version_matching
 from lingeronnx.deployment.layer_subgraph import LayerSubgraph
+from lingeronnx.ir import ir
+from lingeronnx.quantization.report import candidate
 
 __all__ = ["memoize_expensive_work"]
 
@@ -19,6 +26,51 @@ def memoize_expensive_work():
     """Let this process, and those that are forked from it, keep what has been computed."""
     LayerSubgraph.compute = _once(LayerSubgraph.compute, _layer)
     jinja2.Environment.compile = _once(jinja2.Environment.compile, _template)
+    compare_versions = _once(candidate.compare_versions, _parts)
+    candidate.compare_versions = packer_file.compare_versions = compare_versions
+    version_matching.Session = _once(version_matching.Session, _session)
+    comparison.run_feeds = _once(comparison.run_feeds, _run)
+    comparison.read_integer_graph = _once(comparison.read_integer_graph, _file)
+    sensitivity._plan_for_sensitivity = _once(sensitivity._plan_for_sensitivity, _plan)
+
+
+@lru_cache(maxsize=64)
+def _digest(model):
+    """Return a digest of a graph that nobody modifies any more."""
+    content = ir.to_proto(model).SerializeToString(deterministic=True)
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _parts(parts, target):
+    """Return what the versions of a chip depend on."""
+    return target.name, *((_digest(part.graph), tuple(part.argv)) for part in parts)
+
+
+def _session(model, platform, arithmetic):
+    """Return what a session of a graph on a version of a chip depends on."""
+    return _digest(model), platform.name, arithmetic
+
+
+def _file(path):
+    """Return what is read from a file, whose name stands in messages."""
+    path = Path(path)
+    return str(path), path.read_bytes() if path.is_file() else None
+
+
+def _plan(model, calib, plan, settings, progress):
+    """Return what the scales of a model depend on; `settings` has no "config" afterwards."""
+    content = hashlib.blake2b(ir.to_proto(model).SerializeToString(deterministic=True)).digest()
+    given = tuple(sorted(settings.items(), key=lambda item: item[0]))
+    settings.pop("config", None)
+    return content, _file(calib) if isinstance(calib, str) else calib, repr(plan), repr(given)
+
+
+def _run(graph, feeds):
+    """Return what the tensors of a sample depend on."""
+    arrays = [
+        (name, array.dtype.str, array.shape, array.tobytes()) for name, array in feeds.items()
+    ]
+    return _digest(graph.session.model), graph.target.name, *arrays
 
 
 def _once(function, key):
