@@ -87,10 +87,10 @@ def _of(kind, rng):
 
 
 def _pick_float_net(rng):
-    """Return (model file, .npz file of its inputs) of a float net: three of four are short."""
+    """Return (model file, .npz file of its inputs) of a float net: nine of ten are short."""
     net = pick(rng, NETS)
     files = read_valid_file(f"{net}.onnx"), read_valid_file(f"{net}.npz")
-    return pick(rng, cut_net(*files)) if rng.integers(4) else files
+    return pick(rng, cut_net(*files)) if rng.integers(10) else files
 
 
 def _grammar(kind):
