@@ -46,6 +46,20 @@ def test_strict_warnings_with_a_header_that_warns(case, noisy_include, tmp_path,
     assert "SYSTEM PRIVATE" in (case.folder / "CMakeLists.txt").read_text()
 
 
+@pytest.mark.parametrize("compiler", ("gcc", "clang"))
+def test_a_long_prefix(tmp_path, compiler):
+    """All files compile without warnings: no array of the program is too short for its name."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} here")
+    model, prefix = programs.make_single_part(), "a_long_name_" * 8
+    case = programs.deploy_case(tmp_path / "board", model, nets.samples(model, 8), prefix)
+    for source in case.folder.glob("*.c"):
+        if not source.stem.endswith("_firmware"):  # an example for a board
+            include = f"-I{get_stub_folder()}"
+            command = [compiler, "-std=c99", *STRICT, include, "-fsyntax-only", str(source)]
+            subprocess.run(command, check=True)
+
+
 @pytest.mark.parametrize("compiler", ("g++", "clang++"))
 def test_the_header_in_cpp(case, tmp_path, compiler):
     """It compiles without warnings, and its functions have C linkage."""

@@ -59,7 +59,7 @@ static int call_failed(const char *what, int rc)
         "packed for another chip than $platform",
         "packed from another graph or for another executor: run pack.sh, use files of one folder",
         "a package is not aligned to 64 bytes",
-        "the executor needs more memory than ${UP}_SHARED_BYTES or ${UP}_PSRAM_BYTES",
+        "the executor needs more memory than SHARED_BYTES or PSRAM_BYTES of the header",
         "a call of the executor failed",
         "the inputs or outputs of a package are not those of this program",
         "stopped by the watch function"
