@@ -72,6 +72,12 @@ REFUSED = {
         one("y = Add(x, k)", k=make_damaged(3, 1, 1)),
         "'k' of Add 'Add_y' must not be NaN, but is nan at [2, 0, 0]",
     ),
+    "slope": (
+        one("y = PRelu(x, k)", k=make_damaged(3, 1, 1)),
+        "'k' of PRelu 'PRelu_y' must be finite, but is nan at [2, 0, 0]",
+    ),
+    "infinite slope": (one("y = PRelu(x, k)", k=make_damaged(1, value=np.inf)), "'k' of PRelu"),
+    "exponent": (one("y = Pow(x, k)", k=make_damaged(1)), "'k' of Pow 'Pow_y' must not be NaN"),
 }
 
 
