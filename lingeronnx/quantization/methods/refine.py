@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...ir import ir
-from ...ir.plan import Affine, PerGroup, Plan
+from ...ir.plan import Affine, PerGroup, Plan, make_bias_qparams
 from ...runtime.data import Progress
 from ...runtime.integer.runner import IntegerRunner
 from ...runtime.memory import trim_memory
@@ -312,9 +312,8 @@ def refine_layers(
         output_bytes = outputs.nbytes
         del outputs  # so that the memory can be reused for the corrected ones
         if np.any(error):
-            shift, float_shift = _bias_shift(error, plan, node)
-            bias = 0 if kernel.bias is None else kernel.bias
-            walk.compute(replace(kernel, bias=bias - shift))
+            bias, float_shift = _correct_bias(kernel.bias, error, plan, node)
+            walk.compute(replace(kernel, bias=bias))
             _subtract_from_bias(model, node, float_shift)
         if output_bytes > _RELEASE_BYTES:
             trim_memory()
@@ -358,16 +357,22 @@ def _collect_targets(
     )
 
 
-def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-    """Return the correction of a bias for a mean `error`, as accumulator steps and as float.
+def _correct_bias(
+    bias: np.ndarray | None, error: np.ndarray, plan: Plan, node: ir.Node
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the integer bias of `node` corrected for a mean `error`, and the change as float.
 
-    `error` is float64 [channels] in float units; steps are rounded half up, int64. Both are to be
-    subtracted from the bias of `node`.
+    `error` is float64 [channels] in float units, `bias` integers, or None for zeros. The corrected
+    bias saturates as a lowered one does. The change is to be subtracted from the float bias.
     """
-    input_scale = plan.tensors[ir.input_name(node)].scale
-    accumulator_scale = input_scale * plan.tensors[ir.input_name(node, 1)].sums.scales
-    shift = np.floor(error * accumulator_scale + 0.5).astype(np.int64)
-    return shift, shift / accumulator_scale
+    q, weight_q = plan.tensors[ir.input_name(node)], plan.tensors[ir.input_name(node, 1)]
+    accumulator_scale = q.scale * weight_q.sums.scales
+    limits = make_bias_qparams(1.0, max(q.bits, weight_q.bits) > 8)
+    old = np.zeros(np.shape(error), np.int64) if bias is None else bias.astype(np.int64)
+    room = 2.0 * limits.high  # more than any bias can change by
+    steps = np.clip(np.floor(error * accumulator_scale + 0.5), -room, room).astype(np.int64)
+    corrected = np.clip(old - steps, limits.low, limits.high)
+    return corrected, (old - corrected) / accumulator_scale
 
 
 def _dequantize_weight(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:

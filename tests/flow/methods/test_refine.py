@@ -155,3 +155,15 @@ def test_the_chip_part_computes_the_same():
     }
     taps = {n: a for n, a, _ in result.session().taps({"x": smooth(5, 2)}, [source, target])}
     assert np.array_equal(part.run(None, {source: taps[source]})[0], taps[target])
+
+
+def test_corrections_beyond_int32_saturate():
+    """Data of 1e-30 give scales at which the mean error has more than 63 bits."""
+    result = quantize(net(), {"x": smooth(24, 0) * np.float32(1e-30)}, platform="venus")
+    biases = [
+        node.inputs[2].const_value.numpy()
+        for node in result.graph.graph
+        if node.op_type in ("Conv2dInt", "LinearInt") and len(node.inputs) > 2
+    ]
+    assert {bias.dtype for bias in biases} == {np.dtype(np.int32)}
+    assert any(np.abs(bias.astype(np.int64)).max() >= 2**31 - 1 for bias in biases)
