@@ -272,6 +272,16 @@ def test_damaged_files(content, suffix, tmp_path):
         gathered(Data(path, ONE))
 
 
+@pytest.mark.parametrize("content", (b"1,2\n", b"\x80\x04K\x01.", b"\x93NUMPI"))
+def test_no_file_of_numpy(content, tmp_path):
+    """The message says what the file is not, without numpy's advice to load pickles."""
+    path = tmp_path / "calib.npz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="begins neither as an .npy nor as an .npz file") as caught:
+        gathered(Data(path, ONE))
+    assert "pickle" not in str(caught.value)
+
+
 def test_pickles_are_not_loaded(tmp_path):
     """A file that could run code is refused."""
     np.savez(tmp_path / "calib.npz", image=np.array([{"a": 1}], dtype=object))

@@ -274,18 +274,24 @@ def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
     return np.frombuffer(data, entry.dtype).reshape(count, *entry.shape[1:])
 
 
+_NPY_MAGIC = b"\x93NUMPY"
+
+
 def _load_npy(file: IO[bytes], size: int) -> np.ndarray:
     """Read the array of an .npy file of `size` bytes, which begins at the start of `file`.
 
-    Raises ValueError if the file is too short for the shape and dtype in its header.
+    Raises ValueError if the file has no header of numpy, or is too short for the shape and dtype in
+    it.
     """
-    if file.read(1) == b"\x93":
-        file.seek(0)
-        shape, _, dtype = _read_header(file)
-        if file.tell() + math.prod(shape) * dtype.itemsize > size:
-            raise ValueError(
-                f"{list(shape)} of {dtype} are {math.prod(shape) * dtype.itemsize} bytes; it has "
-                f"{size}"
-            )
+    magic = file.read(len(_NPY_MAGIC))
+    if magic != _NPY_MAGIC:  # which np.load would take for a pickle
+        kind = "is empty" if not magic else "begins neither as an .npy nor as an .npz file"
+        raise ValueError(f"it {kind}")
+    file.seek(0)
+    shape, _, dtype = _read_header(file)
+    if file.tell() + math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(
+            f"{list(shape)} of {dtype} are {math.prod(shape) * dtype.itemsize} bytes; it has {size}"
+        )
     file.seek(0)
     return np.asarray(np.load(file, allow_pickle=False))
