@@ -264,6 +264,7 @@ def test_arguments_are_chosen_once_for_each_part(platform, monkeypatch):
     monkeypatch.setattr(selection, "_CACHE", ResultCache())
     model = middle()
     result = quantize(model, samples(model, 4), platform=platform, effort="fast")
+    assert result.report  # asks for the arguments of each part
     first = len(asked)
     assert first > 0
     parts = split_into_parts(result.platform.with_safe_names(result.graph), result.platform)

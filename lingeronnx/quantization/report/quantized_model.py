@@ -99,6 +99,11 @@ class DeferredReport:
             self._build = None  # releases the calibration data and the sessions
         return self._report
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the built report: sessions and data cannot be copied, and need not be stored."""
+        self.read()
+        return self.__dict__
+
 
 @dataclass(frozen=True)
 class QuantizedModel:

@@ -2,6 +2,8 @@
 that packs them.
 """
 
+import copy
+import pickle
 import shlex
 from dataclasses import replace
 
@@ -155,6 +157,15 @@ def test_parts_of_an_earlier_run_are_told(tmp_path):
     assert not [note for note in clean.report.notes if "from an earlier run" in note]
 
 
+def test_a_report_is_copied_and_pickled_before_it_is_read():
+    """What the report is built from cannot be pickled: the report is built instead."""
+    result = quantized()
+    loaded = pickle.loads(pickle.dumps(result.deferred_report))
+    assert loaded.read().to_dict() == result.report.to_dict()
+    copied = copy.deepcopy(quantized().deferred_report)
+    assert copied.read().to_dict() == result.report.to_dict()
+
+
 def test_the_report_is_built_when_it_is_first_read():
     """Once, whatever the copy that reads it, and with what a caller puts in its place."""
     built = []
@@ -162,9 +173,9 @@ def test_the_report_is_built_when_it_is_first_read():
     source = DeferredReport(lambda: built.append(1) or result.report)
     deferred = replace(result, deferred_report=source)
     assert not built
-    copy = replace(deferred, steps=())
-    assert copy.report is deferred.report is result.report
+    other = replace(deferred, steps=())
+    assert other.report is deferred.report is result.report
     assert built == [1]
-    noted = copy.with_report(replace(copy.report, notes=("a note",)))
+    noted = other.with_report(replace(other.report, notes=("a note",)))
     assert noted.report.notes == ("a note",)
-    assert "a note" not in copy.report.notes
+    assert "a note" not in other.report.notes
