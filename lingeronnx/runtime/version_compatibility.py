@@ -18,6 +18,7 @@ from ..ir import ir
 from ..operators.integer_ops import find_integer_op
 from ..targets import Target, Verdict, VerdictFinding, get_versions
 from ..targets.version_compatibility import PlanStatus, VersionCompatibility, VersionTable
+from .integer.bind import BoundGraph
 from .integer.runner import IntegerRunner
 
 __all__ = ["VersionedPart", "compare_versions", "group_equal_versions"]
@@ -39,9 +40,32 @@ class _PartComparison:
         self._proto = ir.to_proto(part.graph)
 
     @cached_property
+    def _bound(self) -> BoundGraph:
+        """The steps on the version that the part is for, with the types of all tensors."""
+        runner = IntegerRunner(self._graph, target=self._base)
+        shapes = {str(value.name): ir.get_shape(value) or () for value in self._graph.graph.inputs}
+        specs = {
+            spec.name: TensorSpec(tuple(int(dim or 1) for dim in shapes[spec.name]), spec.dtype)
+            for spec in runner.inputs
+        }
+        return runner.bind(specs)
+
+    @cached_property
     def _kernels(self) -> Mapping[str, Kernel]:
         """The kernels on the version that the part is for, by the name of their first output."""
-        return _bind_kernels(self._graph, self._base)
+        return _get_kernels(self._bound)
+
+    def _bind_on(self, version: Target, nodes: Sequence[ir.Node]) -> Mapping[str, Kernel]:
+        """Return the kernels of `nodes` on another version, by the name of their first output.
+
+        Raises
+        ------
+        ModelError
+            If the simulator does not support one of them on that version.
+        """
+        outputs = {str(value.name) for node in nodes for value in node.outputs}
+        specs = {name: spec for name, spec in self._bound.specs.items() if name not in outputs}
+        return _get_kernels(IntegerRunner(self._graph, target=version).bind(specs, nodes))
 
     def evaluate(self, version: Target) -> Verdict:
         """Return the verdict of a version on the part, packed with its arguments."""
@@ -61,7 +85,7 @@ class _PartComparison:
         if not changed:
             return []
         try:
-            kernels = _bind_kernels(self._graph, version)
+            kernels = self._bind_on(version, changed)
         except LingerOnnxError as error:
             return [self._make_finding(changed[0], version, str(error))]
         findings = []
@@ -152,18 +176,6 @@ def _make_row(
     )
 
 
-def _bind_kernels(graph: ir.Model, target: Target) -> Mapping[str, Kernel]:
-    """Return the simulator kernel of each step on `target`, by the name of its first output.
-
-    Raises
-    ------
-    ModelError
-        If the simulator does not support a node on this target.
-    """
-    runner = IntegerRunner(graph, target=target)
-    shapes = {str(value.name): ir.get_shape(value) or () for value in graph.graph.inputs}
-    specs = {
-        spec.name: TensorSpec(tuple(int(dim or 1) for dim in shapes[spec.name]), spec.dtype)
-        for spec in runner.inputs
-    }
-    return {step.outputs[0]: step.kernel for step in runner.bind(specs).steps}
+def _get_kernels(bound: BoundGraph) -> Mapping[str, Kernel]:
+    """Return the kernel of each step by the name of its first output."""
+    return {step.outputs[0]: step.kernel for step in bound.steps}

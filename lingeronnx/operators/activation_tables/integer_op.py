@@ -27,6 +27,7 @@ software accepts any axis, and has one sigmoid per chip.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -167,12 +168,11 @@ class Sigmoid(Format):
         fractional bits; in the arithmetic of training software it has o_bits at scale_o. An input
         of 32 bits is evaluated without a table of all results.
         """
-        from simulator.fixed_point import round_shift_right, saturate_array
+        from simulator.fixed_point import round_shift_right
         from simulator.kernels import PiecewiseCurve, Table, all_integers
         from simulator.piecewise import load_piecewise
 
         arithmetic = info.expect_arithmetic(LutArithmetic)
-        function = load_piecewise(self.function, arithmetic.table.value)
         fraction_bits = arithmetic.table.input_fraction_bits
         exponent = info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
         if _is_wide_input(info, arithmetic):
@@ -183,20 +183,11 @@ class Sigmoid(Format):
                 rounds_twice=arithmetic.rounds_twice,
             )
         bits = info.width()
-        x = all_integers(bits)
-        if arithmetic.uses_node_format:
-            x = round_shift_right(x, exponent - fraction_bits)
-            return Table(self._compute_training_table(info, function, x))
-        if arithmetic.input_rule is TableInputRule.ALWAYS_ZERO:
-            x = x * 0
-        elif arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
-            x = round_shift_right(x << (16 - bits), max(exponent + 16 - bits - fraction_bits, 0))
-        else:
-            x = saturate_array(round_shift_right(x, exponent - fraction_bits), function.bits)
-        if not arithmetic.rounds_twice:
-            return Table(function.evaluate_rounded(x, 8).astype(np.int8))
-        y = round_shift_right(function.evaluate_rounded(x, 32), 24)
-        return Table(saturate_array(y, 8).astype(np.int8))
+        if not arithmetic.uses_node_format:
+            return Table(_compute_executor_table(self.function, arithmetic, bits, exponent))
+        x = round_shift_right(all_integers(bits), exponent - fraction_bits)
+        function = load_piecewise(self.function, arithmetic.table.value)
+        return Table(self._compute_training_table(info, function, x))
 
     def _compute_training_table(
         self, info: KernelInfo, function: Piecewise, x: np.ndarray
@@ -243,6 +234,33 @@ class Sigmoid(Format):
 
 
 SIGMOID = Sigmoid()
+
+
+@lru_cache(maxsize=32)
+def _compute_executor_table(
+    name: str, arithmetic: LutArithmetic, bits: int, exponent: int
+) -> np.ndarray:
+    """Return the executor's results for all integers of `bits` bits at scale 2^`exponent`.
+
+    They are int8 [2^bits] with 7 fractional bits, and shared by all callers: the steps of an
+    unrolled recurrent layer have the same table. `name` is that of the piecewise function.
+    """
+    from simulator.fixed_point import round_shift_right, saturate_array
+    from simulator.kernels import all_integers
+    from simulator.piecewise import load_piecewise
+
+    function, x = load_piecewise(name, arithmetic.table.value), all_integers(bits)
+    fraction_bits = arithmetic.table.input_fraction_bits
+    if arithmetic.input_rule is TableInputRule.ALWAYS_ZERO:
+        x = x * 0
+    elif arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
+        x = round_shift_right(x << (16 - bits), max(exponent + 16 - bits - fraction_bits, 0))
+    else:
+        x = saturate_array(round_shift_right(x, exponent - fraction_bits), function.bits)
+    if not arithmetic.rounds_twice:
+        return function.evaluate_rounded(x, 8).astype(np.int8)
+    y = round_shift_right(function.evaluate_rounded(x, 32), 24)
+    return saturate_array(y, 8).astype(np.int8)
 
 
 def _is_wide_input(info: KernelInfo, arithmetic: LutArithmetic) -> bool:

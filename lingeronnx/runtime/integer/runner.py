@@ -215,14 +215,17 @@ class IntegerRunner:
         binder.run(None if outputs is None else find_ancestors(self.model.graph, outputs))
         return GraphWalk(binder, inputs)
 
-    def bind(self, specs: Mapping[str, TensorSpec]) -> BoundGraph:
+    def bind(
+        self, specs: Mapping[str, TensorSpec], nodes: Sequence[ir.Node] | None = None
+    ) -> BoundGraph:
         """Return the simulator steps for feeds of `specs`, without running them.
 
-        A spec is the shape and type of one sample, with a batch axis 0 of size 1. Raises ModelError
-        for nodes that are not supported.
+        A spec is the shape and type of one sample, with a batch axis 0 of size 1. With `nodes`,
+        only those are converted, and `specs` has what they read. Raises ModelError for nodes that
+        are not supported.
         """
         binder = self._make_binder(specs)
-        binder.run()
+        binder.run(nodes)
         return BoundGraph(binder.steps, binder.specs, binder.held, binder.integer_names)
 
     def _make_binder(
