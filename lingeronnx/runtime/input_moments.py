@@ -2,6 +2,8 @@
 
 They are stored in the integer graph's metadata under `METADATA_KEY`: {input: {"mean": [...], "std":
 [...]}}, one value per channel of pictures [N, C, H, W] with up to 16 channels, else one for all.
+Pictures of several channels also have {"samples": N, "spread": [...]}, by which chance is told from
+channels that are exchanged.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from ..ir import ir
 
 __all__ = [
     "METADATA_KEY",
+    "compute_channel_spread",
     "compute_moments",
     "format_magnitude_warnings",
+    "load_channel_spreads",
     "load_input_moments",
     "store_input_moments",
 ]
@@ -36,10 +40,24 @@ def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     They have one value per channel for [N, C, H, W] with at most `_MAX_CHANNELS` channels, else one
     for all elements.
     """
-    is_per_channel = array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
-    axes = (0, 2, 3) if is_per_channel else tuple(range(array.ndim))
+    axes = (0, 2, 3) if _has_channel_moments(array) else tuple(range(array.ndim))
     array = array.astype(np.float64)
     return np.atleast_1d(array.mean(axis=axes)), np.atleast_1d(array.std(axis=axes))
+
+
+def compute_channel_spread(array: np.ndarray) -> np.ndarray:
+    """Return how far the channel means of samples [N, C, H, W] vary against each other.
+
+    A float64 vector [C]: the standard deviation over the samples of a channel's mean minus the
+    sample's mean.
+    """
+    means = array.astype(np.float64).mean(axis=(2, 3))
+    return np.asarray((means - means.mean(axis=1, keepdims=True)).std(axis=0))
+
+
+def _has_channel_moments(array: np.ndarray) -> bool:
+    """Whether the moments of a batch are those of its channels."""
+    return array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
 
 
 def store_input_moments(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
@@ -52,12 +70,43 @@ def store_input_moments(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Non
     for name, array in feeds.items():
         if array.dtype.kind == "f" and array.size:
             mean, std = compute_moments(array)
-            moments[name] = {
-                "mean": [float(f"{v:.6g}") for v in mean],
-                "std": [float(f"{v:.6g}") for v in std],
-            }
+            entry: dict[str, object] = {"mean": _round_values(mean), "std": _round_values(std)}
+            if len(mean) > 1:
+                entry["samples"] = len(array)
+                entry["spread"] = _round_values(compute_channel_spread(array))
+            moments[name] = entry
     if moments:
         model.metadata_props[METADATA_KEY] = json.dumps(moments, sort_keys=True)
+
+
+def _round_values(values: np.ndarray) -> list[float]:
+    """Return the values with 6 digits."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+def load_channel_spreads(model: ir.Model) -> dict[str, tuple[int, np.ndarray]]:
+    """Return input -> (number of samples, spread of the channel means) from the metadata.
+
+    Inputs without channels are missing, as are all in graphs that older versions wrote.
+
+    Raises
+    ------
+    ModelError
+        If the metadata are invalid.
+    """
+    try:
+        return {
+            name: (int(entry["samples"]), np.asarray(entry["spread"], np.float64))
+            for name, entry in ir.read_json_metadata(model, METADATA_KEY).items()
+            if "spread" in entry
+        }
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise _make_metadata_error() from error
+
+
+def _make_metadata_error() -> ModelError:
+    """Make the error of metadata that cannot be read."""
+    return ModelError(f"the metadata '{METADATA_KEY}' are corrupt; quantize the model again")
 
 
 def load_input_moments(model: ir.Model) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -76,9 +125,7 @@ def load_input_moments(model: ir.Model) -> dict[str, tuple[np.ndarray, np.ndarra
             for name, entry in ir.read_json_metadata(model, METADATA_KEY).items()
         }
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ModelError(
-            f"the metadata '{METADATA_KEY}' are corrupt; quantize the model again"
-        ) from error
+        raise _make_metadata_error() from error
 
 
 def format_magnitude_warnings(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[str]:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from lingeronnx.runtime.input_moments import (
+    compute_channel_spread,
     compute_moments,
+    load_channel_spreads,
     load_input_moments,
     store_input_moments,
 )
@@ -42,6 +44,21 @@ def test_what_was_noted_is_read_with_six_digits_and_integers_are_left_out():
     assert list(noted) == ["x"]
     for read, measured in zip(noted["x"], compute_moments(feeds["x"]), strict=True):
         np.testing.assert_allclose(read, measured, rtol=1e-5)
+
+
+def test_the_spread_of_channels_leaves_out_what_they_have_in_common():
+    """Brightness of a sample moves all its channels; only what moves them apart is counted."""
+    brightness = RNG.normal(size=(50, 1, 1, 1)) * 10
+    apart = RNG.normal(size=(50, 2, 1, 1)) * np.array([1, 1]).reshape(1, 2, 1, 1)
+    pictures = np.broadcast_to(brightness + apart, (50, 2, 3, 3))
+    half = (apart[:, 0] - apart[:, 1]).ravel() / 2
+    expected = [float(np.std(half)), float(np.std(-half))]
+    assert compute_channel_spread(pictures).tolist() == pytest.approx(expected)
+    model = plain()
+    store_input_moments(model, {"x": pictures.astype(np.float32), "row": np.zeros((3, 4))})
+    ((name, (count, spread)),) = load_channel_spreads(model).items()
+    assert (name, count) == ("x", 50)
+    np.testing.assert_allclose(spread, expected, rtol=1e-4)
 
 
 def test_nothing_to_note_leaves_the_graph_as_it_is():

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ...runtime.input_moments import load_input_moments
+from ...runtime.input_moments import load_channel_spreads, load_input_moments
 from .finding import LayerFinding
 from .input_layout import InputLayoutCheck
 from .join import ComparedTensor, TensorJoin
@@ -21,7 +21,7 @@ _MAX_CLIPPED_FRACTION = 0.005  # fraction of values that a scale may clip
 _MAX_MEAN_SHIFT = 0.5  # of an input, in standard deviations
 _MAX_STD_RATIO = 1.7  # of an input
 _MAX_CHANNEL_SHIFT = 0.08  # of a channel's mean against the others, in standard deviations
-_CHANCE_SHIFT = 0.8  # of a channel's mean by chance, in standard deviations over sqrt(samples)
+_MIN_STANDARD_ERRORS = 4.0  # of a channel's mean against the others, to be no chance
 _MIN_DISTANCE = 1e-3  # squared distance of moments, in variances, below which order is undecided
 _MIN_SAMPLES = 32  # samples required to judge the order of channels
 
@@ -37,13 +37,18 @@ def diagnose_inputs(
     """
     graph = tensor_join.other.graph
     moments = {} if graph is None else load_input_moments(graph)
+    spreads = {} if graph is None else load_channel_spreads(graph)
     for spec in tensor_join.base.inputs:
         row = tensor_join.rows.get(spec.name)
         if row is None:
             continue
         finding = None
         if spec.name in moments:
-            finding = _compare_with_calibration(row, *moments[spec.name], tensor_join)
+            standard_errors = None
+            if spec.name in spreads and tensor_join.samples >= _MIN_SAMPLES:
+                count, spread = spreads[spec.name]
+                standard_errors = spread * math.sqrt(1 / count + 1 / tensor_join.samples)
+            finding = _compare_with_calibration(row, *moments[spec.name], standard_errors)
         if finding is not None:
             is_state = spec.name in tensor_join.state_inputs
             yield _replace_by_state_cause(finding) if is_state else finding
@@ -65,22 +70,36 @@ def diagnose_inputs(
 
 
 def _compare_with_calibration(
-    row: ComparedTensor, mean: np.ndarray, std: np.ndarray, tensor_join: TensorJoin
+    row: ComparedTensor, mean: np.ndarray, std: np.ndarray, standard_errors: np.ndarray | None
 ) -> LayerFinding | None:
     """Return a finding if an input differs from the calibration data, else None.
 
-    Tried in this order: 2 to 4 channels in another order; a mean that moved by more than
-    _MAX_MEAN_SHIFT deviations, or a deviation that changed by a factor of _MAX_STD_RATIO ("input
-    not normalised"); channel means that moved against each other. The first and the last require
-    _MIN_SAMPLES samples. `mean` and `std` are those of calibration, [C], or [1] for the entire
-    tensor.
+    Tried in this order: a channel that is constant, but was not; 2 to 4 channels in another order;
+    a mean that moved by more than _MAX_MEAN_SHIFT deviations, or a deviation that changed by a
+    factor of _MAX_STD_RATIO ("input not normalised"); channel means that moved against each other.
+
+    Parameters
+    ----------
+    row
+        The input.
+    mean, std
+        Those of calibration, [C], or [1] for the entire tensor.
+    standard_errors
+        Of the difference of a channel's mean, against that of all, between these data and those of
+        calibration, [C]; None if it is not known or there are fewer than _MIN_SAMPLES samples.
+        Then channels are not compared with each other.
     """
     moments = row.channels.mean, row.channels.std
     if len(moments[0]) != len(mean):
         x = row.arrived.x
         moments = np.array([x.mean]), np.array([math.sqrt(x.variance)])
-    has_samples = tensor_join.samples >= _MIN_SAMPLES
-    if 2 <= len(mean) <= 4 and has_samples:
+        standard_errors = None
+    has_order = standard_errors is not None and _has_moved(moments[0], mean, standard_errors)
+    if standard_errors is not None:
+        finding = _detect_constant_channels(row, moments[0], std)
+        if finding is not None:
+            return finding
+    if len(mean) <= 4 and has_order:
         finding = _detect_channel_reorder(row, moments, mean, std)
         if finding is not None:
             return finding
@@ -97,9 +116,35 @@ def _compare_with_calibration(
             limit + _format_values(std),
             60.0 + min(shift, 30.0),
         )
-    if has_samples and len(mean) > 1:
-        return _detect_channel_shift(row, moments[0], mean, std, tensor_join.samples)
-    return None
+    return _detect_channel_shift(row, moments[0], mean, std) if has_order else None
+
+
+def _has_moved(input_mean: np.ndarray, mean: np.ndarray, standard_errors: np.ndarray) -> bool:
+    """Whether a channel's mean moved against the mean of all by more than chance explains.
+
+    `input_mean` and `mean` [C] are those of the data and of calibration.
+    """
+    shifts = input_mean - mean
+    return bool((np.abs(shifts - shifts.mean()) > _MIN_STANDARD_ERRORS * standard_errors).any())
+
+
+def _detect_constant_channels(
+    row: ComparedTensor, input_mean: np.ndarray, std: np.ndarray
+) -> LayerFinding | None:
+    """Return "input channel constant" if channels never change that did at calibration, else None.
+
+    `std` [C] are the standard deviations at calibration.
+    """
+    indices = np.flatnonzero(row.channels.is_constant & (std > 0))
+    if not len(indices):
+        return None
+    return _make_input_finding(
+        row,
+        "input channel constant",
+        f"channel {', '.join(map(str, indices))} is always {_format_values(input_mean[indices])}",
+        f"standard deviation {_format_values(std[indices])} at calibration",
+        70.0,
+    )
 
 
 def _replace_by_state_cause(finding: LayerFinding) -> LayerFinding:
@@ -115,30 +160,24 @@ def _replace_by_state_cause(finding: LayerFinding) -> LayerFinding:
 
 
 def _detect_channel_shift(
-    row: ComparedTensor,
-    input_mean: np.ndarray,
-    mean: np.ndarray,
-    std: np.ndarray,
-    samples: int,
+    row: ComparedTensor, input_mean: np.ndarray, mean: np.ndarray, std: np.ndarray
 ) -> LayerFinding | None:
     """Return "input channels swapped" if channel means moved against each other, else None.
 
     This happens if channels are swapped and then normalized. A channel's shift against the mean
-    shift of all must reach a limit, which falls with the number of `samples`, and the largest such
-    shift must not be below the mean shift. `input_mean`, `mean` and `std` [C] are those of the data
-    and of calibration.
+    shift of all must reach _MAX_CHANNEL_SHIFT, and the largest such shift must not be below the
+    mean shift. `input_mean`, `mean` and `std` [C] are those of the data and of calibration.
     """
     shifts = (input_mean - mean) / np.maximum(std, 1e-12)
     relative_shifts = shifts - shifts.mean()
-    max_shift = max(_MAX_CHANNEL_SHIFT, _CHANCE_SHIFT / math.sqrt(samples))
     largest_shift = np.abs(relative_shifts).max()
-    if largest_shift < max_shift or abs(shifts.mean()) > largest_shift:
+    if largest_shift < _MAX_CHANNEL_SHIFT or abs(shifts.mean()) > largest_shift:
         return None
     measured = (
         f"means of channels moved by {_format_values(shifts)} standard deviations, by "
         f"{shifts.mean():.3g} together"
     )
-    limit = f"{max_shift:.2g} against each other"
+    limit = f"{_MAX_CHANNEL_SHIFT:.2g} against each other"
     return _make_input_finding(row, "input channels swapped", measured, limit, 50.0)
 
 
