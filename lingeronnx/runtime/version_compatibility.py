@@ -63,7 +63,9 @@ class _PartComparison:
         ModelError
             If the simulator does not support one of them on that version.
         """
-        outputs = {str(value.name) for node in nodes for value in node.outputs}
+        outputs: set[str] = set()
+        for node in nodes:
+            outputs.update(str(value.name) for value in node.outputs)
         specs = {name: spec for name, spec in self._bound.specs.items() if name not in outputs}
         return _get_kernels(IntegerRunner(self._graph, target=version).bind(specs, nodes))
 
