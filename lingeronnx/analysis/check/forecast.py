@@ -122,6 +122,7 @@ def _separate_biases(graph: ir.Model) -> None:
     """
     weighted_nodes = [node for node in graph.graph if _has_weight_rows(node)]
     use_counts = Counter(node.inputs[1] for node in weighted_nodes)
+    used_names = ir.get_tensor_names(graph)
     for node in weighted_nodes:
         weight = ir.const_value(node.inputs[1])
         if weight is None or use_counts[node.inputs[1]] == 1:
@@ -131,7 +132,7 @@ def _separate_biases(graph: ir.Model) -> None:
         bias = ir.const_value(node.inputs[2])
         if bias is None:
             bias = np.zeros(len(weight), np.int32)
-        name = ir.unique_tensor_name(graph, f"{node.outputs[0].name}_bias")
+        name = ir.reserve_name(f"{node.outputs[0].name}_bias", used_names)
         node.replace_input_with(2, ir.add_initializer(graph, name, bias))
 
 

@@ -413,6 +413,8 @@ def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[
     """
     first_group: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
+    counts: Counter[str] = Counter()
+    used_names = ir.get_tensor_names(graph)
     for node in graph.graph:
         weights = _get_weight_inputs(node)
         group = tuple(weights.values())
@@ -422,10 +424,12 @@ def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[
             if (value, group) not in copies:
                 array = ir.const_value(value)
                 assert array is not None
-                name = ir.unique_tensor_name(graph, f"{value.name}_copy")
+                counts[str(value.name)] += 1
+                count = counts[str(value.name)]  # not counted by reserve_name, once for each copy
+                suffix = "_copy" if count == 1 else f"_copy_{count}"
+                name = ir.reserve_name(f"{value.name}{suffix}", used_names)
                 copies[value, group] = ir.add_initializer(graph, name, array)
             node.replace_input_with(index, copies[value, group])
-    counts = Counter(str(value.name) for value, _ in copies)
     rewrites = []
     for name, count in counts.items():
         times = "once" if count == 1 else f"{count} times"

@@ -5,7 +5,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 import lingeronnx as lo
-from lingeronnx.ir import ir
+from lingeronnx.ir import graph_names, ir
+from lingeronnx.ir.graph_queries import iter_values
 from lingeronnx.luna import VENUS
 from lingeronnx.luna.packer.frontend.transforms import apply_packer_transforms
 from lingeronnx.luna.packer.memory.plan import _BlockPool
@@ -24,7 +25,8 @@ MAX_RATIO = 2.3  # of the calls for the second half of a chain that is twice as 
 
 def make_chain(op_types, length):
     """Make a chain of `length` nodes with `op_types` in turn; an Add also reads the input, a Mul a
-    constant per channel, and a MatMul a weight.
+    constant per channel, and a MatMul a weight. Each Conv has its own weight, those of "shared
+    Conv" have one.
     """
     nodes, initializers, source = [], [], "x"
     rng = np.random.default_rng(0)
@@ -41,12 +43,14 @@ def make_chain(op_types, length):
             weight = 0.3 * rng.standard_normal((8, 8))
             initializers.append(numpy_helper.from_array(weight.astype(np.float32), f"w{index}"))
             inputs.append(f"w{index}")
-        if op_type == "Conv":
+        if op_type.endswith("Conv"):
+            name = "w0" if op_type == "shared Conv" else f"w{index}"
             weight = 0.5 * rng.standard_normal((4, 4, 1, 1))
-            initializers.append(numpy_helper.from_array(weight.astype(np.float32), f"w{index}"))
-            inputs.append(f"w{index}")
+            if not initializers or name != "w0":
+                initializers.append(numpy_helper.from_array(weight.astype(np.float32), name))
+            inputs.append(name)
         source = "y" if index == length - 1 else f"t{index}"
-        nodes.append(helper.make_node(op_type, inputs, [source], name=f"n{index}"))
+        nodes.append(helper.make_node(op_type.split()[-1], inputs, [source], name=f"n{index}"))
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in "xy")
     graph = helper.make_graph(nodes, "chain", [x], [y], initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
@@ -62,6 +66,7 @@ def make_chain(op_types, length):
         (["Sigmoid"], 100),
         (["Neg", "Relu", "Sigmoid", "Tanh", "Abs"], 100),
         (["Conv"], 25),
+        (["shared Conv"], 25),
         (["Add"], 50),
         (["Mul"], 50),
     ),
@@ -75,6 +80,23 @@ def test_calls_grow_linearly(op_types, length):
         counts.append(count_calls(lambda model=model: lo.check(model, platform="venus")))
     first, second = counts[2] - counts[1], counts[3] - counts[2]
     assert second <= MAX_RATIO * first
+
+
+def test_names_are_not_listed_once_for_each_node_with_a_shared_weight(monkeypatch):
+    """The nodes get biases and copies of the weight, whose names are reserved in one list."""
+    listed = []
+
+    def count_lists(model):
+        listed.append(model)
+        return iter_values(model)
+
+    monkeypatch.setattr(graph_names, "iter_values", count_lists)
+    counts = []
+    for length in (10, 20, 40):  # the first run fills caches
+        listed.clear()
+        lo.check(make_chain(["shared Conv"], length), platform="venus")
+        counts.append(len(listed))
+    assert counts[2] == counts[1]
 
 
 def test_linear_layers_are_fused_in_linear_time():
