@@ -46,10 +46,10 @@ def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compute_channel_spread(array: np.ndarray) -> np.ndarray:
-    """Return how far the channel means of samples [N, C, H, W] vary against each other.
+    """Compute the spread of the channel means of samples [N, C, H, W] against each other.
 
-    A float64 vector [C]: the standard deviation over the samples of a channel's mean minus the
-    sample's mean.
+    Returns float64 [C]: the standard deviation, over the samples, of the difference between a
+    channel's mean and the sample's mean.
     """
     means = array.astype(np.float64).mean(axis=(2, 3))
     return np.asarray((means - means.mean(axis=1, keepdims=True)).std(axis=0))
@@ -94,14 +94,12 @@ def load_channel_spreads(model: ir.Model) -> dict[str, tuple[int, np.ndarray]]:
     ModelError
         If the metadata are invalid.
     """
-    try:
-        return {
-            name: (int(entry["samples"]), np.asarray(entry["spread"], np.float64))
-            for name, entry in ir.read_json_metadata(model, METADATA_KEY).items()
-            if "spread" in entry
-        }
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _make_metadata_error() from error
+    spreads = _read_values(model, "samples", "spread", is_optional=True)
+    means = load_input_moments(model)
+    for name, (count, spread) in spreads.items():
+        if count.shape or not 1 <= count < np.inf or spread.shape != means[name][0].shape:
+            raise _make_metadata_error()
+    return {name: (int(count), spread) for name, (count, spread) in spreads.items()}
 
 
 def _make_metadata_error() -> ModelError:
@@ -119,10 +117,22 @@ def load_input_moments(model: ir.Model) -> dict[str, tuple[np.ndarray, np.ndarra
     ModelError
         If the metadata are invalid.
     """
+    return _read_values(model, "mean", "std")
+
+
+def _read_values(
+    model: ir.Model, first: str, second: str, *, is_optional: bool = False
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return input -> the float64 values of two keys of its entry in the metadata.
+
+    With `is_optional`, inputs without key `second` are left out; else that is an error. Raises
+    ModelError if the metadata are invalid.
+    """
     try:
         return {
-            name: (np.asarray(entry["mean"], np.float64), np.asarray(entry["std"], np.float64))
+            name: (np.asarray(entry[first], np.float64), np.asarray(entry[second], np.float64))
             for name, entry in ir.read_json_metadata(model, METADATA_KEY).items()
+            if second in entry or not is_optional
         }
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _make_metadata_error() from error

@@ -42,23 +42,23 @@ def _digest(model):
 
 
 def _parts(parts, target):
-    """Return what the versions of a chip depend on."""
+    """Return the key of a comparison of versions: the chip, and each part with its arguments."""
     return target.name, *((_digest(part.graph), tuple(part.argv)) for part in parts)
 
 
 def _session(model, platform, arithmetic):
-    """Return what a session of a graph on a version of a chip depends on."""
+    """Return the key of a session: the graph, the version of the chip and the arithmetic."""
     return _digest(model), platform.name, arithmetic
 
 
 def _file(path):
-    """Return what is read from a file, whose name stands in messages."""
+    """Return the key of a file: its content, and its name, which stands in messages."""
     path = Path(path)
     return str(path), path.read_bytes() if path.is_file() else None
 
 
 def _plan(model, calib, plan, settings, progress):
-    """Return what the scales of a model depend on; `settings` has no "config" afterwards."""
+    """Return the key of a plan: model, data and settings; removes "config" from `settings`."""
     content = hashlib.blake2b(ir.to_proto(model).SerializeToString(deterministic=True)).digest()
     given = tuple(sorted(settings.items(), key=lambda item: item[0]))
     settings.pop("config", None)
@@ -66,7 +66,7 @@ def _plan(model, calib, plan, settings, progress):
 
 
 def _run(graph, feeds):
-    """Return what the tensors of a sample depend on."""
+    """Return the key of the tensors of a sample: the graph, the chip and the inputs."""
     arrays = [
         (name, array.dtype.str, array.shape, array.tobytes()) for name, array in feeds.items()
     ]

@@ -1,9 +1,13 @@
 """Moments of the inputs: what is measured of which array, and that a graph keeps it."""
 
+import json
+
 import numpy as np
 import pytest
 
+from lingeronnx.common.errors import ModelError
 from lingeronnx.runtime.input_moments import (
+    METADATA_KEY,
     compute_channel_spread,
     compute_moments,
     load_channel_spreads,
@@ -59,6 +63,15 @@ def test_the_spread_of_channels_leaves_out_what_they_have_in_common():
     ((name, (count, spread)),) = load_channel_spreads(model).items()
     assert (name, count) == ("x", 50)
     np.testing.assert_allclose(spread, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count, spread", [(0, [1, 1]), ([2, 3], [1, 1]), (4, [1]), (4, 1)])
+def test_a_spread_that_does_not_fit_is_an_error(count, spread):
+    model = plain()
+    entry = {"mean": [0, 0], "std": [1, 1], "samples": count, "spread": spread}
+    model.metadata_props[METADATA_KEY] = json.dumps({"x": entry})
+    with pytest.raises(ModelError, match="are corrupt; quantize the model again"):
+        load_channel_spreads(model)
 
 
 def test_nothing_to_note_leaves_the_graph_as_it_is():

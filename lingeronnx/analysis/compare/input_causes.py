@@ -94,12 +94,12 @@ def _compare_with_calibration(
         x = row.arrived.x
         moments = np.array([x.mean]), np.array([math.sqrt(x.variance)])
         standard_errors = None
-    has_order = standard_errors is not None and _has_moved(moments[0], mean, standard_errors)
+    channels_moved = standard_errors is not None and _has_moved(moments[0], mean, standard_errors)
     if standard_errors is not None:
         finding = _detect_constant_channels(row, moments[0], std)
         if finding is not None:
             return finding
-    if len(mean) <= 4 and has_order:
+    if len(mean) <= 4 and channels_moved:
         finding = _detect_channel_reorder(row, moments, mean, std)
         if finding is not None:
             return finding
@@ -116,7 +116,7 @@ def _compare_with_calibration(
             limit + _format_values(std),
             60.0 + min(shift, 30.0),
         )
-    return _detect_channel_shift(row, moments[0], mean, std) if has_order else None
+    return _detect_channel_shift(row, moments[0], mean, std) if channels_moved else None
 
 
 def _has_moved(input_mean: np.ndarray, mean: np.ndarray, standard_errors: np.ndarray) -> bool:

@@ -425,7 +425,7 @@ def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[
                 array = ir.const_value(value)
                 assert array is not None
                 counts[str(value.name)] += 1
-                count = counts[str(value.name)]  # not counted by reserve_name, once for each copy
+                count = counts[str(value.name)]  # reserve_name would count from 1 for each copy
                 suffix = "_copy" if count == 1 else f"_copy_{count}"
                 name = ir.reserve_name(f"{value.name}{suffix}", used_names)
                 copies[value, group] = ir.add_initializer(graph, name, array)

@@ -623,8 +623,10 @@ class TileIrWriter:
 
         def move(v: Any, right: int) -> Any:
             """Emit v shifted right logically by `right` bits, or left by `-right`."""
+            if right == 0:
+                return v
             amount = ir.Constant(v.type, [abs(right)] * count)
-            return b.lshr(v, amount) if right > 0 else b.shl(v, amount) if right else v
+            return b.lshr(v, amount) if right > 0 else b.shl(v, amount)
 
         if not self.target.multiplies_even_lanes:
             narrow = ir.VectorType(DWORD, count)
