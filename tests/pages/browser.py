@@ -2,9 +2,12 @@
 
 import base64
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import threading
 
 import pytest
 
@@ -37,6 +40,24 @@ addEventListener("load", async () => {
 """
 
 
+def _read_result(words, seconds=120):
+    """Start Chromium and return what the page's script reported, in base64.
+
+    Chromium is killed once the result has been read: it sometimes hangs at exit, with the page written out.
+    """
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as browser:
+        end = threading.Timer(seconds, os.killpg, (browser.pid, signal.SIGKILL))
+        end.start()
+        try:
+            for line in browser.stdout:
+                if found := re.search(rb'id="browser-result">([^<]+)<', line):
+                    return found.group(1)
+        finally:
+            end.cancel()
+            os.killpg(browser.pid, signal.SIGKILL)
+    raise AssertionError(f"the script did not finish within {seconds} s")
+
+
 def run_in_browser(page, script, folder, width=1280, height=900):
     """Open a page (HTML text), run an async script body in it, and return what it returns.
 
@@ -62,9 +83,6 @@ def run_in_browser(page, script, folder, width=1280, height=900):
         "--dump-dom",
         file.as_uri(),
     ]
-    done = subprocess.run(words, capture_output=True, timeout=120, check=True)
-    found = re.search(r'id="browser-result">([^<]+)<', done.stdout.decode("utf-8", "replace"))
-    assert found, "the script did not finish"
-    outcome = json.loads(base64.b64decode(found.group(1)))
+    outcome = json.loads(base64.b64decode(_read_result(words)))
     assert not outcome["errors"], outcome["errors"]
     return outcome["result"]
