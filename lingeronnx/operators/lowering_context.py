@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..common.errors import InternalError, ModelError
 from ..ir import ir
 from ..ir.batch_axes import BATCH_AXES_KEY
+from ..ir.folded_factors import FOLDED_FACTORS_KEY
 from ..ir.plan import (
     Affine,
     ArrayTransform,
@@ -688,12 +689,13 @@ class LoweringContext:
     def _make_metadata(self) -> dict[str, str]:
         """Return the metadata of the integer graph: key -> text.
 
-        The platform always; batch axes, a mark of synthetic scales, and transforms (JSON) if there
-        are any.
+        The platform always; batch axes, folded factors, a mark of synthetic scales, and transforms
+        (JSON) if there are any.
         """
         props = {"lingeronnx.platform": self.target.name}
-        if BATCH_AXES_KEY in self.model.metadata_props:
-            props[BATCH_AXES_KEY] = self.model.metadata_props[BATCH_AXES_KEY]
+        for key in (BATCH_AXES_KEY, FOLDED_FACTORS_KEY):
+            if key in self.model.metadata_props:
+                props[key] = self.model.metadata_props[key]
         if self.plan.synthetic:
             props[CALIBRATION] = SYNTHETIC_VALUE
         if self.plan.transforms:

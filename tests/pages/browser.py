@@ -45,7 +45,9 @@ def _read_result(words, seconds=120):
 
     Chromium is killed once the result has been read: it sometimes hangs at exit, with the page written out.
     """
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as browser:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as browser:
         end = threading.Timer(seconds, os.killpg, (browser.pid, signal.SIGKILL))
         end.start()
         try:

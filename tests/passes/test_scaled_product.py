@@ -3,6 +3,12 @@
 import numpy as np
 import pytest
 
+from lingeronnx.common.errors import ModelError
+from lingeronnx.ir.folded_factors import (
+    FOLDED_FACTORS_KEY,
+    add_folded_factor,
+    load_folded_factors,
+)
 from lingeronnx.quantization.normalize.layers.factor_through_matmul import (
     fold_factor_through_matmul,
 )
@@ -25,6 +31,21 @@ def test_behind_the_product(last):
     check_pass_fires(
         model, fold_factor_through_matmul, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5
     )
+
+
+def test_two_factors_of_one_tensor_are_recorded_as_their_product():
+    model = prepared(HEAD + "y = MatMul(q, k) }")
+    add_folded_factor(model, "q", "q_scaled", 0.25)
+    add_folded_factor(model, "q_scaled", "q_scaled_1", 0.5)
+    assert load_folded_factors(model) == {"q_scaled_1": ("q", 0.125)}
+
+
+@pytest.mark.parametrize("stored", ('{"a": ["b", -1.0]}', '{"a": ["b", NaN]}', '{"a": 1}', "[1]"))
+def test_malformed_factors_are_refused(stored):
+    model = prepared(HEAD + "y = MatMul(q, k) }")
+    model.metadata_props[FOLDED_FACTORS_KEY] = stored
+    with pytest.raises(ModelError, match="lingeronnx.folded_factors"):
+        load_folded_factors(model)
 
 
 def test_before_the_product():

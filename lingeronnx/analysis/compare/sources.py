@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import NamedTuple, Protocol
@@ -21,7 +21,8 @@ import onnx
 
 from ...common.errors import ConfigError, DataError
 from ...ir import ir
-from ...ir.plan import Affine, Plan
+from ...ir.folded_factors import FoldedFactor, load_folded_factors
+from ...ir.plan import Affine, Plan, Transform
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan
 from ...quantization.scales.fake_quant import build_fake_quantized_graph, split_at_tensors
@@ -207,6 +208,8 @@ class IntegerSource:
     ----------
     plan : Plan
         Quantization parameters of all tensors, from the graph's attributes.
+    user_plan : Plan
+        The same by the user's tensors, with folded factors as transforms.
     user_names : dict of str to str
         User's tensor by tensor of the graph (integer or float), each user's tensor once.
     """
@@ -224,6 +227,12 @@ class IntegerSource:
         self.graph: ir.Model = session.model
         self.plan = extract_plan(self.graph)
         self._nodes = _producers_by_output(self.graph)
+        folded_factors = {
+            name: folded
+            for name, folded in load_folded_factors(self.graph).items()
+            if name in self.plan.tensors
+        }
+        self.user_plan = _rename_plan(self.plan, folded_factors)
         self.user_names: dict[str, str] = {}
         self._stored_types: dict[str, _StoredType] = {}
         float_names = session.floats
@@ -231,12 +240,13 @@ class IntegerSource:
         assigned: set[str] = set()
         for value in ir.iter_values(self.graph):
             name = str(value.name)
-            user_name = float_names.get(name, name)
+            float_name = float_names.get(name, name)
             is_float_copy = name not in float_names and name in integer_represented
-            if user_name in assigned or is_float_copy:
+            if float_name in assigned or is_float_copy:
                 continue  # another copy of the same tensor
-            self.user_names[name] = user_name
-            assigned.add(user_name)
+            folded = folded_factors.get(float_name)
+            self.user_names[name] = float_name if folded is None else folded.user_name
+            assigned.add(float_name)
         self._graph_names = {user_name: name for name, user_name in self.user_names.items()}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -311,11 +321,25 @@ class IntegerSource:
         """
         if qparams is None:
             return None
-        planned, transform = self.plan.tensors.get(user_name), self.plan.transforms.get(user_name)
+        planned = self.user_plan.tensors.get(user_name)
+        transform = self.user_plan.transforms.get(user_name)
         factor = (1.0,) if transform is None else matching_factors(transform.factor, array)
         return StoredForm(
             qparams if planned is None else qparams.changed(bits=planned.bits), factor
         )
+
+
+def _rename_plan(plan: Plan, folded_factors: Mapping[str, FoldedFactor]) -> Plan:
+    """Return `plan` with folded factors as transforms of the user's tensors.
+
+    `folded_factors` is keyed by tensors of `plan`.
+    """
+    tensors, transforms = dict(plan.tensors), dict(plan.transforms)
+    for name, (user_name, folded_factor) in folded_factors.items():
+        tensors[user_name] = tensors.pop(name)
+        factors = transforms.pop(name, Transform((1.0,))).factor
+        transforms[user_name] = Transform(tuple(factor * folded_factor for factor in factors))
+    return replace(plan, tensors=tensors, transforms=transforms)
 
 
 class _StoredType(NamedTuple):
@@ -483,7 +507,7 @@ class DumpSource:
         dump = DumpSource(
             {user_names[name]: item for name, item in self._arrays.items() if name in user_names}
         )
-        for name, transform in source.plan.transforms.items():
+        for name, transform in source.user_plan.transforms.items():
             dump._factors[name] = tuple(transform.factor)
         return dump
 

@@ -26,6 +26,7 @@ from ...common.escaping import escape_invisible, escape_lines
 from ...common.files import created_folder, temporary_folder, write_text
 from ...ir import ir
 from ...ir.batch_axes import BATCH_AXES_KEY
+from ...ir.folded_factors import FOLDED_FACTORS_KEY
 from ...ir.lower_opset import lower_opset
 from ...operators.integer_ops import DEQUANT
 from ...quantization import QuantizedModel
@@ -432,7 +433,7 @@ def _rename_graph(
         temporary = {old: ir.unique_tensor_name(copy, f"{old}_aside") for old in tensors}
         ir.rename(copy, temporary, {})
     ir.rename(copy, {temporary.get(old, old): new for old, new in tensors.items()}, nodes)
-    for key in (BATCH_AXES_KEY, "lingeronnx.transforms"):
+    for key in (BATCH_AXES_KEY, FOLDED_FACTORS_KEY, "lingeronnx.transforms"):
         if key in copy.metadata_props:
             entries = json.loads(copy.metadata_props[key])
             renamed = {tensors.get(name, name): value for name, value in entries.items()}

@@ -38,6 +38,41 @@ def test_each_kind_finds_its_source(made, tmp_path):
         open_source(1)
 
 
+def _build_attention(*names):
+    """Build attention; its factor 0.25 is folded into the layer of the query.
+
+    `names` are two tensors, those of the first and of the second layer.
+    """
+    net = nets.Net(8, 16)
+    for name in (*names, "v"):
+        weight = net.rng.standard_normal((16, 16)).astype(np.float32) / 4
+        product = net.node("MatMul", "x", net.const(weight))
+        net.node("Add", product, net.const(weight[0]), out=name)
+    product = net.node("MatMul", "q", net.node("Transpose", "k", perm=[0, 2, 1]))
+    scaled = net.node("Mul", product, net.const(np.float32(0.25)))
+    scores = net.node("Softmax", scaled, axis=-1)
+    return net.graph(net.node("MatMul", scores, "v", out="y"))
+
+
+@pytest.mark.parametrize("platform", ("venus", "generic"))
+def test_folded_factors_are_divided_out(platform):
+    model = _build_attention("q", "k")
+    x = nets.samples(model, 8)
+    integer_model = lo.quantize(model, x, platform=platform)
+    assert "q_scaled" in integer_model.plan.tensors
+    rows = {row.name: row for row in lo.compare(model, integer_model, x).rows}
+    assert min(rows["q"].arrived.sqnr, rows["q"].local.sqnr) > 25
+
+
+def test_swapped_query_and_key_are_both_named():
+    """The layer of the query has a row too, although it stores the query times a factor."""
+    model = _build_attention("q", "k")
+    x = nets.samples(model, 8)
+    integer_model = lo.quantize(_build_attention("k", "q"), x, platform="venus")
+    comparison = lo.compare(model, integer_model, x)
+    assert {finding.layer for finding in comparison.findings[:2]} == {"q", "k"}
+
+
 def test_a_folder_that_is_no_dump(tmp_path):
     with pytest.raises(DataError, match="is not a dump with a readable index.json"):
         open_source(tmp_path)

@@ -4,7 +4,7 @@
 
 as in attention, so that no operator is needed for it and nothing is rounded twice. Applies to Mul
 and Div by a constant, if every tensor in between has one consumer. The scaled tensors are renamed
-to `<name>_scaled`.
+to `<name>_scaled`; the metadata record their factors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import float_ops, ir
+from ....ir.folded_factors import add_folded_factor
 from .._pass import PassResult, SkipReason
 from .weight_layers import is_weight_layer, scale_layer_outputs
 
@@ -43,7 +44,10 @@ def fold_factor_through_matmul(model: ir.Model) -> PassResult:
             continue
         for member in path[1:]:
             value = member.outputs[0]
-            value.name = ir.unique_tensor_name(model, f"{value.name}_scaled")
+            old_name = str(value.name)
+            new_name = ir.unique_tensor_name(model, f"{old_name}_scaled")
+            value.name = new_name
+            add_folded_factor(model, old_name, new_name, factor)
         ir.absorb_consumer(model, path[0], node)
         changes += 1
     return PassResult(changes, skipped)
