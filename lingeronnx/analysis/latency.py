@@ -40,13 +40,12 @@ def latency(
     Raises
     ------
     ConfigError
-        If no latency model is known for the platform, or if the graph does not pack.
+        If the model is a float model, no latency model is known for the platform, or the graph does
+        not pack.
     """
     model = ir.as_model(graph)
     target = detect_target(model) if platform is None else get_target(platform)
     argv = split_words(packer_args) if isinstance(packer_args, str) else packer_args
-    if unknown := target.vendor.explain_missing_timing(target):
-        raise ConfigError(unknown)
     names = target.vendor.names(model)
     parts = split_into_parts(target.with_safe_names(model, names), target).chip
     if not parts:
@@ -54,6 +53,8 @@ def latency(
             f"no part of the model runs on {target.name}: it has no integer operator; quantize it "
             "first"
         )
+    if unknown := target.vendor.explain_missing_timing(target):
+        raise ConfigError(unknown)
     latencies = [require_latency(part.choice_for_arguments(argv).verdict) for part in parts]
     original_names = {safe_name: name for name, safe_name in names.nodes.items()}
     return concatenate_latencies(latencies).with_node_names(original_names)

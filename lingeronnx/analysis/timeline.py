@@ -152,14 +152,12 @@ def trace(
     Raises
     ------
     ConfigError
-        If no latency model is known for the platform, no part runs on the chip, a part does not
-        pack, or `timing` is not such a file.
+        If the model is a float model, no latency model is known for the platform, no part runs on
+        the chip, a part does not pack, or `timing` is not such a file.
     """
     graph = ir.as_model(model)
     target = detect_target(graph) if platform is None else get_target(platform)
     target = LatencyOptions(clock_mhz=clock, timing_file=timing).apply_to(target)
-    if unknown := target.vendor.explain_missing_timing(target):
-        raise ConfigError(unknown)
     argv = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     parts = split_into_parts(target.with_safe_names(graph), target)
     if not parts.chip:
@@ -167,6 +165,8 @@ def trace(
             f"no part of the model runs on {target.name}: it has no integer operator; quantize it "
             "first"
         )
+    if unknown := target.vendor.explain_missing_timing(target):
+        raise ConfigError(unknown)
     slices: list[Slice] = []
     latencies: list[Latency] = []
     for part in parts.parts:

@@ -57,7 +57,7 @@ def quantize(
     skip: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, object]] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
-    plan: Plan | Encodings | None = None,
+    plan: Plan | Encodings | str | os.PathLike[str] | None = None,
     eval_data: object = None,
     metric: str | None = None,
     max_drop: float | None = None,
@@ -93,9 +93,10 @@ def quantize(
     config
         A `QuantConfig` or the path of a YAML file; arguments take precedence.
     plan
-        Scales to use instead of calibrating. Or the encodings that `read_plan` read from the file
-        of another tool: its scales are approximated as well as the platform allows (see
-        `report.taken` and `report.refused`), and missing scales are calibrated.
+        Scales to use instead of calibrating, or the path of a file with a plan. Or the encodings of
+        another tool, as `read_plan` reads them from its file: these scales are approximated as well
+        as the platform allows (see `report.taken` and `report.refused`), and missing scales are
+        calibrated.
     eval_data
         Data on which the accuracy of the float and the integer model is measured.
     metric
@@ -146,7 +147,7 @@ def quantize(
     arguments = {
         "platform": platform,
         "mode": mode,
-        "skip": tuple(skip) or None,
+        "skip": skip or None,
         "overrides": overrides or None,
     }
     options = {**arguments, **settings}
@@ -175,7 +176,7 @@ def quantize(
     if goal is not None:
         options |= _min_weight_bits(config, options)
     run_log = RunLog(progress)
-    scales, encodings = (plan, None) if isinstance(plan, Plan) else (None, plan)
+    scales, encodings = _load_scales(plan)
     prepared = _prepare(model, calib, config, options, run_log, encodings)
     if goal is not None:
         _check_scales_are_free(prepared)
@@ -263,6 +264,29 @@ def _prepare(
     return prepared
 
 
+def _load_scales(
+    plan: Plan | Encodings | str | os.PathLike[str] | None,
+) -> tuple[Plan | None, Encodings | None]:
+    """Return `plan`, or the file that it names, as a plan or as encodings of another tool.
+
+    Raises ConfigError if it is neither of them, or the file cannot be read.
+    """
+    if plan is None or isinstance(plan, Plan):
+        return plan, None
+    from ..interchange.qdq.encodings import Encodings, read_plan
+
+    if isinstance(plan, str | os.PathLike):
+        plan = read_plan(plan)
+    if isinstance(plan, Encodings):
+        return None, plan
+    if isinstance(plan, Plan):
+        return plan, None
+    raise ConfigError(
+        f"plan is of type {type(plan).__name__}; pass a Plan, the result of lingeronnx.read_plan, "
+        "or the path of a file"
+    )
+
+
 def _check_scales_are_free(prepared: PreparedModel) -> None:
     """Raise ConfigError if a search cannot choose scales: without data, or with imported scales.
 
@@ -322,7 +346,7 @@ def _min_weight_bits(
 
 def _validate_goal(
     goal: Goal,
-    plan: Plan | Encodings | None,
+    plan: Plan | Encodings | str | os.PathLike[str] | None,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
 ) -> None:

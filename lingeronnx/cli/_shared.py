@@ -222,8 +222,15 @@ def picture_options(command: Command) -> Command:
     return _add_options(command, _PICTURE_OPTIONS)
 
 
-def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
+def make_data_loader(options: dict[str, Any], *data: str | None) -> Callable[[str | None], object]:
     """Remove the options for images from `options`, and return a loader of the DATA argument.
+
+    Parameters
+    ----------
+    options
+        Parsed options of the command, modified in place.
+    data
+        The DATA arguments that the command passes to the loader; None where one is absent.
 
     Returns
     -------
@@ -234,7 +241,8 @@ def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
     Raises
     ------
     click.UsageError
-        If the options are malformed, or given without --image-size.
+        If the options are malformed, or given without --image-size, or if none of `data` is a
+        folder, so that --image-size would have no effect.
     """
     size = options.pop("image_size")
     settings = {}
@@ -252,6 +260,12 @@ def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
     for key in ("mean", "std"):
         if key in settings:
             settings[key] = _parse_numbers(f"--{key}", settings[key])
+    if not any(path is not None and Path(path).is_dir() for path in data):
+        paths = " or ".join(f"'{path}'" for path in data if path is not None)
+        raise click.UsageError(
+            f"--image-size {size} loads a folder of pictures as DATA, not {paths or 'no data'}; "
+            "pass the folder, or drop the option"
+        )
 
     def load(data: str | None) -> object:
         """Return a source of resized images for a folder, and any other `data` unchanged."""

@@ -60,6 +60,9 @@ def test_what_cannot_be_told_is_one_line(graph):
         ({"packer_args": "-p venus"}, "does not pack"),
     ]
     check_each(check, cases)
+    for platform in (None, "venus", "generic"):
+        with pytest.raises(lo.ConfigError, match="no integer operator; quantize it first"):
+            lo.latency(nets.plain(), platform)
 
 
 def test_a_relu_behind_a_convolution_of_lines_is_a_layer():

@@ -126,7 +126,8 @@ def test_what_cannot_be_drawn_is_one_line(graph):
     """A chip without prices, a float model, a clock that is none."""
     with pytest.raises(lo.ConfigError, match="no published timing data for venus"):
         lo.trace(graph, platform="venus")
-    with pytest.raises(lo.ConfigError, match="no integer operator"):
-        lo.trace(nets.plain(), platform="arcs")
+    for platform in (None, "arcs", "venus", "generic"):
+        with pytest.raises(lo.ConfigError, match="no integer operator; quantize it first"):
+            lo.trace(nets.plain(), platform=platform)
     with pytest.raises(lo.ConfigError, match="a number above 0"):
         lo.trace(graph, clock=-3)

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 import lingeronnx as lo
+from tests import nets
 
 CASES = (
     ("skip: conv", "skip = 'conv': expected a list of strings"),
@@ -81,3 +82,31 @@ def test_a_long_value_is_shortened():
     with pytest.raises(lo.ConfigError) as caught:
         lo.QuantConfig.of({"skip": "a" * 10_000})
     assert str(caught.value) == f"the options: skip = 'a{'a' * 98}...: expected a list of strings"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"plan": {}}, "plan is of type dict; pass a Plan, the result of lingeronnx.read_plan"),
+        ({"plan": 3}, "plan is of type int"),
+        ({"plan": "gone.json"}, "the plan gone.json"),
+        ({"config": 3}, "config is of type int; pass a QuantConfig, a mapping of settings"),
+        ({"skip": 3}, "skip = 3: expected a list of strings"),
+        ({"skip": "type:Conv"}, "skip = 'type:Conv': expected a list of strings"),
+    ],
+)
+def test_an_argument_of_another_type(arguments, message):
+    with pytest.raises(lo.ConfigError) as caught:
+        lo.quantize(nets.plain(), nets.samples(nets.plain(), 4), **arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_is_read_from_its_path(tmp_path):
+    """The same integers as with the plan as a value."""
+    net = nets.plain()
+    first = lo.quantize(net, nets.samples(net, 8), platform="generic", effort="fast")
+    (tmp_path / "plan.json").write_text(first.plan.to_json())
+    for path in (tmp_path / "plan.json", str(tmp_path / "plan.json")):
+        second = lo.quantize(net, platform="generic", effort="fast", plan=path)
+        assert second.plan.tensors == first.plan.tensors

@@ -263,6 +263,31 @@ def test_command_line(tmp_path):
     for given, message in (
         (["--mean", "1"], "--mean needs --image-size"),
         (["--image-size", "12"], "width and height"),
+        (["--image-size", "12,12", "--calib", str(tmp_path / "x.npz")], "drop the option"),
     ):
         wrong = CliRunner().invoke(main, [*run, *given])
         assert (wrong.exit_code, message in wrong.output) == (2, True), wrong.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("simulate", "net.onnx", "--input", "x.npz"),
+        ("evaluate", "net.onnx", "--data", "x.npz"),
+        ("compare", "net.onnx", "net.onnx", "--data", "x.npz", "-o", "out"),
+        ("diff", "net.onnx", "net.onnx"),
+        ("quantize", "net.onnx"),
+        ("deploy", "net.onnx", "-o", "out", "--calib", "x.npz"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_an_image_size_without_a_folder_is_refused(command, tmp_path, monkeypatch):
+    """Data in files are never resized, so the option would have no effect."""
+    monkeypatch.chdir(tmp_path)
+    ir.save(nets.plain(), "net.onnx")
+    np.savez("x.npz", x=np.ones((2, 3, 12, 12), np.float32))
+    refused = CliRunner().invoke(main, [*command, "--image-size", "8,8"])
+    assert refused.exit_code == 2, refused.output
+    given = "no data" if "x.npz" not in command else "'x.npz'"
+    assert f"loads a folder of pictures as DATA, not {given}" in " ".join(refused.output.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "x.npz"]

@@ -109,7 +109,7 @@ def deploy(
     program that runs all parts, with a known-answer test, golden vectors, a README with the steps
     and a manifest with hashes. --try tests the program on this PC.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, calib, data)
     with progress_bar() as progress:
         from ... import api
         from ...quantization.config import merge_overrides

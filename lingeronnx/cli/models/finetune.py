@@ -167,7 +167,7 @@ def finetune(
     Without labels, training minimizes the distance to the float model's outputs. Needs PyTorch: pip
     install 'lingeronnx[torch]'.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, train, eval_data)
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
     if options["resume"] and options["checkpoint"] is None:

@@ -261,7 +261,7 @@ def quantize(
     operators at the start or end run on the host, the chip part is also written to its own file.
     """
     searches = _check_search_options(options, eval_data)
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, options["calib"], eval_data)
     output = output or default_output_path(model, "_quant.onnx")
     inputs = [model, options["calib"], options["config"], plan_in, eval_data]
     check_output_path(output, inputs)  # before other names are derived from it

@@ -97,7 +97,7 @@ def outputs(
     Accepts float models and integer graphs, whose integers are dequantized. A row of !!! follows a
     layer whose maximum exceeds 10 times its 0.99 quantile.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     check_output_path(output, [model, data])
     with progress_bar() as progress:
         from ... import api

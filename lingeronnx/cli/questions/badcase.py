@@ -75,7 +75,7 @@ def badcase(
 
     Samples are compared one by one. The file contains the inputs, and the label if there is one.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     check_output_path(output, [float_model, quant_model, data])
     with progress_bar() as progress:
         from ... import api

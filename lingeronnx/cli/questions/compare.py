@@ -72,7 +72,7 @@ def compare(
     FLOAT and QUANT are float models or integer graphs; QUANT may be a folder with a dump. Writes
     compare_per_layer_out.txt and .csv, abnormal_layer_advisor.txt and profiler.html to DIR.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     if (data is None) == (not profiles):
         raise click.UsageError("pass either --data DATA or --profiles DIR DIR")
     with progress_bar() as progress:

@@ -92,7 +92,7 @@ def diff(
     These are settings, scales, widths, nodes, sizes, the cost on the chip, and with --data the SQNR
     of each tensor.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     if baselines and data is None:
         raise click.UsageError("--baseline needs --data DATA")
     if len(baselines) > 2:

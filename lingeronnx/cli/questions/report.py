@@ -93,7 +93,7 @@ def report(
     It covers suggestions, limits, memory, cost, time and every layer, and needs no other files and
     no network. quantize --report DIR writes the same page with the report of quantize.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data, calib)
     state_feedback = parse_pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api

@@ -141,7 +141,7 @@ def sensitivity(
     The report ends with options of quantize that keep the worst operators in float, and their
     predicted gain.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, calib, eval_data)
     with progress_bar() as progress:
         from ... import api
         from ...quantization.config import merge_overrides

@@ -52,7 +52,7 @@ __all__ = ["evaluate"]
 @json_option
 def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options: Any) -> None:
     """Measure the accuracy of a model against labels, or its fidelity to a baseline model."""
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     with progress_bar() as progress:
         from ...runtime.evaluation import evaluate as run
 

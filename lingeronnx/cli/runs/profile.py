@@ -80,7 +80,7 @@ def profile(
     profile.html, the same for a browser; and profile.npz, which also contains histograms. Integers
     are dequantized. Accepts float models and integer graphs.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     if options["per_channel"] and not options["tensorboard"]:
         raise click.UsageError("--per-channel needs --tensorboard")
     if not out_dir.parent.is_dir():

@@ -77,7 +77,7 @@ def simulate(
     models in onnxruntime. Integer tensors are dequantized unless --integers is used; --dump writes
     the integers, and their scales to index.json.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     output = output or Path(f"{model.stem}_out.npz")
     check_output_path(output, [model, data])
     _check_dump_folder(options["dump"], data)

@@ -87,7 +87,7 @@ def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **option
     of the executor compute the device's integers. The exit code is 0 if all
     tensors are equal, else 1.
     """
-    load_data = make_data_loader(options)
+    load_data = make_data_loader(options, data)
     from ... import api
 
     verification = api.verify(

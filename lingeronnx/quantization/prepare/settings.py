@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...common.errors import ConfigError
 from ...ir.plan import PerGroup
 from ...targets import Target, get_target, require_measured
 
@@ -30,9 +31,14 @@ def resolve_config(
     explicit = {key: value for key, value in settings.items() if value is not None}
     if isinstance(config, str | os.PathLike):
         return QuantConfig.read(os.fspath(config), **explicit)
-    if config is not None:
-        return QuantConfig.of({**dict(config), **explicit})
-    return QuantConfig.of(explicit)
+    if config is None:
+        return QuantConfig.of(explicit)
+    if not isinstance(config, QuantConfig | Mapping):
+        raise ConfigError(
+            f"config is of type {type(config).__name__}; pass a QuantConfig, a mapping of settings, "
+            "or the path of a YAML or JSON file"
+        )
+    return QuantConfig.of({**dict(config), **explicit})
 
 
 def resolve_target(config: QuantConfig) -> Target:
