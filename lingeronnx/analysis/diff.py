@@ -1,7 +1,7 @@
 """Differences of two models, such as two quantizations of one network: `diff`.
 
-Compared are the settings, the scale and width of each tensor, the operators of the nodes, sizes and
-the cost on the chip. With data the tensors are compared as well: B against A, and with a float
+Compared are the settings, the scale and width of each tensor, the operators of the nodes with their
+attributes and constants, sizes and the cost on the chip. With data the tensors are compared as well: B against A, and with a float
 baseline both against that. Tensors are matched by the user's names (`extract_plan`).
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +28,22 @@ from ..common.notebook import (
 )
 from ..common.text import format_bytes, format_decibels, format_table
 from ..ir import ir
+from ..ir.digests import compute_output_digest
+from ..ir.name_mapping import restore_user_names
 from ..ir.plan import Affine
-from ..operators.integer_ops import find_integer_op
+from ..operators.chip_part import find_chip_nodes
 from ..quantization import QuantizedModel
 from ..quantization.lower import extract_plan
 from ..runtime.data import Progress
 from ..runtime.integer.runner import detect_target
-from ..runtime.provenance import load_quantize_settings
+from ..runtime.provenance import load_fixed_inputs, load_quantize_settings
 from ..runtime.session import Session, is_integer_graph
 from ..runtime.streaming import CallCount
 from .check.check import check
 from .compare.compare import Comparison, compare
 
 __all__ = [
+    "ChangedNode",
     "DiffModel",
     "ModelDiff",
     "ModelFacts",
@@ -150,6 +154,18 @@ class NodeDifference:
 
 
 @dataclass(frozen=True)
+class ChangedNode:
+    """A node with the same operator in both models, but other attributes or constants.
+
+    `attributes` are names of attributes, `constants` those of the constant inputs.
+    """
+
+    name: str
+    attributes: tuple[str, ...]
+    constants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SqnrDifference:
     """Agreement of a tensor in dB: B with A, and both with the baseline, or None without one."""
 
@@ -176,6 +192,11 @@ class ModelDiff:
         Facts about both models.
     settings, tensors, nodes
         What differs; tensors and nodes in the order of A, then those of B alone.
+    changed_nodes
+        Nodes that differ in attributes or constants only, scales included, in the order of A.
+    computes_the_same
+        Whether all outputs are computed by the same operators with the same attributes and
+        constants from inputs of the same names.
     same_tensors
         Number of quantized tensors with equal parameters.
     outputs, layers
@@ -189,6 +210,8 @@ class ModelDiff:
     settings: Sequence[SettingDifference] = ()
     tensors: Sequence[QparamsDifference] = ()
     nodes: Sequence[NodeDifference] = ()
+    changed_nodes: Sequence[ChangedNode] = ()
+    computes_the_same: bool = True
     same_tensors: int = 0
     outputs: Sequence[SqnrDifference] = ()
     layers: Sequence[SqnrDifference] = ()
@@ -225,10 +248,18 @@ class ModelDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Whether settings, scales, nodes and facts are equal, and with data all values too."""
-        has_differences = self.settings or self.tensors or self.nodes
-        values_differ = any(math.isfinite(layer.b_to_a_db) for layer in self.layers)
-        return not (has_differences or values_differ)
+        """Whether settings, scales, nodes and computations are equal, and with data all values."""
+        has_differences = self.settings or self.tensors or self.nodes or self.changed_nodes
+        values_differ = any(_is_difference(layer.b_to_a_db) for layer in self.layers)
+        return self.computes_the_same and not (has_differences or values_differ)
+
+    @property
+    def other_difference(self) -> str:
+        """A line on a difference of the computations that no list names; "" without one."""
+        lists = (self.settings, self.tensors, self.nodes, self.changed_nodes)
+        if self.computes_the_same or any(lists):
+            return ""
+        return "the nodes are connected otherwise, or inputs have other names"
 
     def find_regressions(self, max_loss_db: float = DEFAULT_MAX_LOSS_DB) -> list[str]:
         """List the measures in which B is worse than A, one line each: for a check of a change.
@@ -268,6 +299,8 @@ class ModelDiff:
             "tensors": tensors,
             "same_tensors": self.same_tensors,
             "nodes": self.nodes,
+            "changed_nodes": self.changed_nodes,
+            "computes_the_same": self.computes_the_same,
             "outputs": [_sqnr_to_dict(output) for output in self.outputs],
             "layers": [_sqnr_to_dict(layer) for layer in self.layers],
             "samples": self.samples,
@@ -290,6 +323,15 @@ class ModelDiff:
                 (node.name, node.operator_a or "-", node.operator_b or "-") for node in self.nodes
             ]
             lines += ["", "nodes", *_format_rows(("node", "A", "B"), rows, max_rows)]
+        if self.changed_nodes:
+            rows = [
+                (node.name, ", ".join(node.attributes) or "-", ", ".join(node.constants) or "-")
+                for node in self.changed_nodes
+            ]
+            head = ("node with other", "attributes", "constants")
+            lines += ["", *_format_rows(head, rows, max_rows)]
+        if self.other_difference:
+            lines += ["", self.other_difference]
         if self.layers:
             lines += _format_sqnr(self, max_rows)
         if self.is_equal:
@@ -340,6 +382,7 @@ def diff(
     notes: list[str] = []
     facts_a = _collect_facts(graph_a, _get_name(model_a, "A"), notes)
     facts_b = _collect_facts(graph_b, _get_name(model_b, "B"), notes)
+    graph_a, graph_b = restore_user_names(graph_a), restore_user_names(graph_b)
     tensors, same_count = _compare_qparams(_get_qparams(graph_a), _get_qparams(graph_b))
     outputs: list[SqnrDifference] = []
     layers: list[SqnrDifference] = []
@@ -363,6 +406,8 @@ def diff(
         settings=_compare_settings(graph_a, graph_b),
         tensors=tensors,
         nodes=_compare_nodes(graph_a, graph_b),
+        changed_nodes=list(_iter_changed_nodes(graph_a, graph_b)),
+        computes_the_same=compute_output_digest(graph_a) == compute_output_digest(graph_b),
         same_tensors=same_count,
         outputs=outputs,
         layers=layers,
@@ -395,7 +440,7 @@ def _collect_facts(graph: ir.Model, name: str, notes: list[str]) -> ModelFacts:
         "kind": "integer" if is_integer else "float",
         "platform": platform,
         "operators": dict(sorted(Counter(node.op_type for node in graph.graph).items())),
-        "integer_nodes": sum(find_integer_op(node) is not None for node in graph.graph),
+        "integer_nodes": len(find_chip_nodes(graph)) if is_integer else 0,
         "parameter_bytes": _count_parameter_bytes(graph),
     }
     if not is_integer:
@@ -445,11 +490,13 @@ def _get_qparams(graph: ir.Model) -> Mapping[str, Affine]:
 
 
 def _compare_settings(graph_a: ir.Model, graph_b: ir.Model) -> list[SettingDifference]:
-    """Return the recorded settings of `quantize` that differ, sorted by name."""
+    """Return the recorded settings of `quantize` that differ, fixed inputs included, by name."""
     a, b = (dict(load_quantize_settings(graph) or {}) for graph in (graph_a, graph_b))
     for settings, graph in ((a, graph_a), (b, graph_b)):
         if is_integer_graph(graph):
             settings["platform"] = detect_target(graph).name
+        fixed = load_fixed_inputs(graph)
+        settings |= {f"fix {name}": values for name, values in fixed.items()}
     return [
         SettingDifference(name, a.get(name), b.get(name))
         for name in sorted({*a, *b})
@@ -513,6 +560,49 @@ def _compare_nodes(graph_a: ir.Model, graph_b: ir.Model) -> list[NodeDifference]
     ]
 
 
+def _iter_changed_nodes(graph_a: ir.Model, graph_b: ir.Model) -> Iterator[ChangedNode]:
+    """Yield the nodes, by name, whose operators are equal but attributes or constants are not.
+
+    The platform that integer nodes name does not count.
+    """
+    nodes_b = {str(node.name): node for node in graph_b.graph}
+    for node in graph_a.graph:
+        other = nodes_b.get(str(node.name))
+        if other is None or node.op_type != other.op_type:
+            continue
+        a, b = (
+            {
+                attribute.name: attribute.SerializeToString(deterministic=True)
+                for attribute in ir.serialize_node(each).attribute
+                if attribute.name != "platform_quant"  # a setting
+            }
+            for each in (node, other)
+        )
+        attributes = tuple(sorted(key for key in {*a, *b} if a.get(key) != b.get(key)))
+        constants = tuple(_iter_changed_constants(node, other))
+        if attributes or constants:
+            yield ChangedNode(str(node.name), attributes, constants)
+
+
+def _iter_changed_constants(node: ir.Node, other: ir.Node) -> Iterator[str]:
+    """Yield the names of the constant inputs whose type, shape or values differ.
+
+    An input that is constant in one of the nodes only differs too.
+    """
+    for value, other_value in zip_longest(node.inputs, other.inputs):
+        a, b = (None if each is None else ir.const_value(each) for each in (value, other_value))
+        if a is None and b is None:
+            continue
+        is_equal = (
+            a is not None
+            and b is not None
+            and (a.dtype, a.shape) == (b.dtype, b.shape)
+            and a.tobytes() == b.tobytes()
+        )
+        if not is_equal:
+            yield str((value if a is not None else other_value).name)
+
+
 def _get_layer_sqnr(comparison: Comparison) -> Mapping[str, float]:
     """Return {tensor: SQNR in dB} of all compared tensors."""
     return {row.name: row.arrived.sqnr for row in comparison.rows}
@@ -540,6 +630,11 @@ def _collect_sqnr(
 
 
 # ---- text ---------------------------------------------------------------------------------------
+
+
+def _is_difference(sqnr_db: float) -> bool:
+    """Whether an SQNR is that of tensors that differ: neither infinite nor NaN."""
+    return not (sqnr_db == math.inf or math.isnan(sqnr_db))
 
 
 def _or_nan(value: float | None) -> float:
@@ -643,10 +738,13 @@ def _format_sqnr(result: ModelDiff, max_rows: int | None) -> list[str]:
     layers = [
         layer
         for layer in result.layers
-        if math.isfinite(layer.b_to_a_db) or abs(layer.gain_db or 0.0) > _NEGLIGIBLE_DB
+        if _is_difference(layer.b_to_a_db) or abs(layer.gain_db or 0.0) > _NEGLIGIBLE_DB
     ]
     lines = ["", f"SQNR of the outputs on {result.samples} samples"]
-    lines += _format_rows(head, [_sqnr_row(s, has_baseline) for s in result.outputs], None)
+    if result.outputs:
+        lines += _format_rows(head, [_sqnr_row(s, has_baseline) for s in result.outputs], None)
+    else:
+        lines.append("no float output to compare")
     if layers:
         lines += ["", "SQNR of the tensors that differ"]
         lines += _format_rows(head, [_sqnr_row(s, has_baseline) for s in layers], max_rows)

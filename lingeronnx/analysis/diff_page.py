@@ -188,6 +188,20 @@ def _render_settings_and_nodes(difference: ModelDiff) -> PageSection | None:
         ]
         blocks.append(components.heading("Nodes"))
         blocks.append(components.render_table("nodes", ("node", "A", "B"), nodes, (0, 1, 2)))
+    if difference.changed_nodes:
+        changed = [
+            [
+                components.breakable_path(node.name),
+                escape_html(", ".join(node.attributes) or "-"),
+                escape_html(", ".join(node.constants) or "-"),
+            ]
+            for node in difference.changed_nodes
+        ]
+        head = ("node", "attributes", "constants")
+        blocks.append(components.heading("Nodes with other attributes or constants"))
+        blocks.append(components.render_table("changed nodes", head, changed, (0, 1, 2)))
+    if difference.other_difference:
+        blocks.append(components.paragraph(difference.other_difference))
     if not blocks:
         return None
     return PageSection("changes", "Settings and nodes", "\n".join(blocks))

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 
@@ -12,6 +13,7 @@ import lingeronnx as lo
 from lingeronnx.analysis.diff_page import render_diff_page
 from lingeronnx.cli import main
 from lingeronnx.ir import ir
+from tests import nets
 from tests.nets import plain, samples
 from tests.pages.browser import needs_browser, run_in_browser
 
@@ -109,6 +111,89 @@ def test_nodes_and_readiness(folder):
     result = lo.diff(folder / "venus.onnx", broken)
     assert result.b.chip_ready is False
     assert result.find_regressions()[0].startswith("no longer chip-ready on venus: ")
+
+
+def _find_node(graph, operator):
+    return next(node for node in graph.graph if node.op_type == operator)
+
+
+def test_other_weights_are_a_difference(folder):
+    """Equal operators and scales do not make equal models: one weight differs by one step."""
+    changed = ir.load(folder / "venus.onnx")
+    weight = _find_node(changed, "Conv2dInt").inputs[1]
+    values = ir.const_value(weight).copy()
+    values.flat[0] += 1 if values.flat[0] < 0 else -1
+    weight.const_value = ir.tensor(values)
+    result = lo.diff(folder / "venus.onnx", changed)
+    (node,) = result.changed_nodes
+    assert (node.name, node.attributes) == (_find_node(changed, "Conv2dInt").name, ())
+    assert node.constants == (weight.name,)
+    assert not result.is_equal
+    assert "no differences" not in result.lines()
+    assert any(weight.name in line for line in result.lines())
+    assert result.to_dict()["equal"] is False
+    assert weight.name in render_diff_page(result)
+
+
+def test_other_attributes_and_connections_are_differences(folder):
+    changed = ir.load(folder / "venus.onnx")
+    pool = _find_node(changed, "MaxPool")
+    ir.set_attr(pool, "kernel_shape", [1, 1])
+    result = lo.diff(folder / "venus.onnx", changed)
+    assert [node.attributes for node in result.changed_nodes] == [("kernel_shape",)]
+    assert not result.is_equal
+    rewired = ir.load(folder / "venus.onnx")
+    pool = _find_node(rewired, "MaxPool")
+    pool.replace_input_with(0, _find_node(rewired, "Relu").inputs[0])
+    result = lo.diff(folder / "venus.onnx", rewired)
+    assert not (result.nodes or result.changed_nodes or result.is_equal)
+    assert "the nodes are connected otherwise, or inputs have other names" in result.lines()
+    assert "connected otherwise" in render_diff_page(result)
+
+
+def _parse_model(text):
+    """Return a model of opset 13 from its text, with a weight w [4, 4]."""
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> g {text}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    return ir.from_proto(model)
+
+
+def test_fixed_inputs_are_settings():
+    """Two values of an input that was fixed: the setting, and the constant that it became."""
+    model = _parse_model(
+        "(float[N,4] x, float[1] f) => (float[N,4] y) {t = MatMul(x, w) y = Mul(t, f)}"
+    )
+    data = {"x": np.random.default_rng(1).standard_normal((8, 4)).astype(np.float32)}
+    a, b = (
+        lo.quantize(model, data, platform="generic", effort="fast", fix={"f": value}).graph
+        for value in (1.0, 2.0)
+    )
+    (setting,) = lo.diff(a, b).settings
+    assert (setting.name, setting.a, setting.b) == ("fix f", [1.0], [2.0])
+
+
+def test_names_that_a_file_replaces_are_no_difference(tmp_path):
+    """The packer's file has other names than that of generic; both mean the same tensors."""
+    net = nets.Net(4)
+    model = net.graph(net.linear("x", (4, 4), out="y:0"))
+    for platform in ("venus", "generic"):
+        quantized = lo.quantize(model, samples(model, 8), platform=platform, effort="fast")
+        quantized.save(tmp_path / f"{platform}.onnx")
+    result = lo.diff(tmp_path / "venus.onnx", tmp_path / "generic.onnx")
+    assert (result.tensors, result.nodes) == ([], [])
+    assert result.same_tensors == 3
+
+
+def test_standard_operators_of_the_host_are_no_integer_nodes():
+    """ArgMax has the name of an integer operator; on floats, and in a float model, it is none."""
+    model = _parse_model(
+        "(float[N,4] x) => (int64[N,1] y) {t = MatMul(x, w) s = Softmax(t) y = ArgMax<axis=1>(s)}"
+    )
+    integer = lo.quantize(model, samples(model, 8), platform="venus", effort="fast").graph
+    result = lo.diff(model, integer)
+    in_domain = [node for node in integer.graph if node.domain == "thinker"]
+    assert (result.a.integer_nodes, result.b.integer_nodes) == (0, len(in_domain))
 
 
 def test_the_command(folder):
