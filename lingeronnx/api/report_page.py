@@ -173,7 +173,8 @@ def report(
             sections.append(render_search_section(quantize_report.search))
     title = f"{names[0]} on {check_report.platform}"
     texts = (name if name == "model" else f"model ({name})" for name in names)
-    about = "float {} against integer {} on {} samples".format(*texts, comparison.join.samples)
+    models = "float {} against integer {} on {} samples".format(*texts, comparison.join.samples)
+    about = "; ".join([models, *comparison.format_fixed_inputs()])
     return _write_page(folder, render_page(title, about, sections), sections)
 
 

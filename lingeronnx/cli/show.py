@@ -429,6 +429,7 @@ def show_comparison(console: EscapingConsole, comparison: Comparison, folder: Pa
     samples = comparison.join.samples
     models = f"{comparison.names[1]} against {comparison.names[0]}, {samples} samples"
     rows = [("models", models, "")]
+    rows += [("", line, "") for line in comparison.format_fixed_inputs()]
     if comparison.accuracy is not None:
         before, after = comparison.accuracy
         rows.append(("accuracy", f"{before:.2f} % -> {after:.2f} %", "bold"))

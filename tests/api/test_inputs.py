@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper
 
-from lingeronnx.api import check, quantize
+from lingeronnx.api import check, compare, quantize, report
 from lingeronnx.cli import main
 from lingeronnx.common.errors import ConfigError, DataError, ModelError
+from lingeronnx.common.escaping import escape_html
 from lingeronnx.ir import ir
 from lingeronnx.ir.batch_axes import infer_batch_axes, set_batch_axes
 from lingeronnx.ir.fixed_inputs import fix_inputs
@@ -135,6 +136,28 @@ def test_fixed_input():
             platform="generic",
             fix={"rate": 16000},
         )
+
+
+def test_comparisons_name_fixed_inputs(tmp_path):
+    """The data lack the input, so nobody can see otherwise which value was compared."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((8, 2, 6, 6)).astype(np.float32)
+    model = with_setting("If")
+    quantized = quantize(model, {"x": x}, platform="venus", effort="fast", fix={"rate": 8000})
+    comparison = compare(model, quantized, {"x": x}, tmp_path / "compare")
+    line = "input 'rate' is fixed at 8000"
+    assert comparison.to_dict()["fixed_inputs"] == {"rate": [8000]}
+    assert line in repr(comparison)
+    assert line in comparison.format_advice()
+    report(model, quantized, {"x": x}, tmp_path / "report")
+    for page in ("compare/profiler.html", "report/report.html"):
+        assert escape_html(line) in (tmp_path / page).read_text()
+    ir.save(model, tmp_path / "net.onnx")
+    quantized.save(tmp_path / "quant.onnx")
+    np.savez(tmp_path / "x.npz", x=x)
+    words = [str(tmp_path / name) for name in ("net.onnx", "quant.onnx")]
+    options = ["--data", str(tmp_path / "x.npz"), "-o", str(tmp_path / "again")]
+    assert line in CliRunner().invoke(main, ["compare", *words, *options]).output
 
 
 def test_choice_by_an_input():

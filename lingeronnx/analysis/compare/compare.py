@@ -20,6 +20,7 @@ from ...common.files import created_folder, write_text
 from ...ir import ir
 from ...runtime.cluster import map_jobs
 from ...runtime.data import Batch, Progress
+from ...runtime.provenance import load_fixed_inputs
 from ...runtime.streaming import CallCount
 from ..latency import cycles_of_nodes
 from .advice import diagnose
@@ -157,6 +158,7 @@ def _build_comparison(
         option_results=options,
         notes=[check.undecided for check in layout_checks.values() if check.undecided],
         warnings=tensor_join.warnings,
+        fixed_inputs=load_fixed_inputs(other_graph) if other_graph is not None else {},
     )
 
 

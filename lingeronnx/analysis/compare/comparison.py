@@ -83,6 +83,9 @@ class Comparison:
     warnings
         Problems of the accuracy and of the outputs: a loss, chance level, a single predicted class,
         a constant or saturated output.
+    fixed_inputs
+        Values of the inputs of the float model that were fixed when the second model was quantized;
+        both models have them as constants here.
     """
 
     join: TensorJoin
@@ -95,6 +98,7 @@ class Comparison:
     option_results: OptionTrialResult | None = None
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
+    fixed_inputs: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the outputs, findings and worst layers as text of one screen."""
@@ -117,6 +121,19 @@ class Comparison:
         """The names of both models."""
         return f"{self.names[1]} against {self.names[0]}"
 
+    def format_fixed_inputs(self) -> list[str]:
+        """Return a line on each fixed input, such as "input 'rate' is fixed at 16000".
+
+        Of more than `_MAX_FIXED_VALUES` values the first ones, and their number.
+        """
+        lines = []
+        for name, values in self.fixed_inputs.items():
+            text = ", ".join(f"{value:g}" for value in values[:_MAX_FIXED_VALUES])
+            if len(values) > _MAX_FIXED_VALUES:
+                text += f", ... ({len(values)} values)"
+            lines.append(f"input '{name}' is fixed at {text}")
+        return lines
+
     def _list_worst(self) -> list[tuple[str, str]]:
         """List the layers with most error and the SQNR of each alone."""
         return [(row.name, f"own SQNR {row.effective.sqnr:.1f} dB") for row in self.worst]
@@ -124,6 +141,7 @@ class Comparison:
     def _list_facts(self) -> list[tuple[str, str]]:
         """List (label, text) of samples, accuracy, outputs, warnings and findings."""
         facts = [("samples", str(self.join.samples))]
+        facts += [("fixed", line) for line in self.format_fixed_inputs()]
         if self.accuracy is not None:
             facts.append(("top-1", " -> ".join(f"{value:.2f} %" for value in self.accuracy)))
         facts += [(f"output {name}", f"{sqnr:.1f} dB") for name, sqnr in self.outputs.items()]
@@ -186,6 +204,7 @@ class Comparison:
         return {
             "models": list(self.names),
             "samples": self.join.samples,
+            "fixed_inputs": {name: list(values) for name, values in self.fixed_inputs.items()},
             "accuracy": None if self.accuracy is None else list(self.accuracy),
             "outputs": dict(self.outputs),
             "options": self.options,
@@ -201,6 +220,7 @@ class Comparison:
         """Return the text of abnormal_layer_advisor.txt: summary, numbered findings and options."""
         lines = [
             f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples",
+            *self.format_fixed_inputs(),
             *self._format_summary(),
             "",
         ]
@@ -271,6 +291,7 @@ def _explain_no_option(results: OptionTrialResult) -> str:
 
 
 _INDENT = "   "
+_MAX_FIXED_VALUES = 4  # values of a fixed input in a line
 
 
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:

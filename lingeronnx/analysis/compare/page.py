@@ -92,7 +92,8 @@ def render_network_section(
 def render_comparison_page(comparison: Comparison) -> str:
     """Render the HTML page of a single comparison."""
     base, other = comparison.names
-    about = f"{comparison.join.samples} samples, {len(comparison.rows)} tensors"
+    counts = f"{comparison.join.samples} samples, {len(comparison.rows)} tensors"
+    about = "; ".join([counts, *comparison.format_fixed_inputs()])
     sections = [render_comparison_section(comparison), render_network_section(comparison)]
     return render_page(f"{other} against {base}", about, sections)
 
