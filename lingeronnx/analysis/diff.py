@@ -1,8 +1,9 @@
 """Differences of two models, such as two quantizations of one network: `diff`.
 
 Compared are the settings, the scale and width of each tensor, the operators of the nodes with their
-attributes and constants, sizes and the cost on the chip. With data the tensors are compared as well: B against A, and with a float
-baseline both against that. Tensors are matched by the user's names (`extract_plan`).
+attributes and constants, sizes and the cost on the chip. With data the tensors are compared as
+well: B against A, and with a float baseline both against that. Tensors are matched by the user's
+names (`extract_plan`).
 """
 
 from __future__ import annotations

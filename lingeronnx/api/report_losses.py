@@ -74,7 +74,7 @@ def find_losses(comparison: Comparison) -> list[Loss]:
     They are in the order of `rank_findings`. Dead channels are left out, as they lose none.
     """
     rows = {row.name: row for row in comparison.rows}
-    shares, places = compute_error_shares(comparison.rows), name_layers(comparison)
+    shares, places = compute_error_shares(comparison.join), name_layers(comparison)
     losses = []
     for finding, total_share in rank_findings(comparison):
         if finding.kind == DEAD_CHANNEL:
@@ -105,7 +105,7 @@ def _attribute_shares(comparison: Comparison) -> dict[str, float]:
     The share of a layer without a finding counts for the nearest tensor with one that it reads, up
     to `_MAX_STEPS_UPSTREAM` tensors away; its own share is then 0.
     """
-    shares = compute_error_shares(comparison.rows)
+    shares = compute_error_shares(comparison.join)
     rows = {row.name: row for row in comparison.rows}
     parents = find_parent_rows(comparison.join)
     with_finding = {name for name, row in rows.items() if comparison.finding_kind_of(row)}

@@ -260,12 +260,7 @@ def make_data_loader(options: dict[str, Any], *data: str | None) -> Callable[[st
     for key in ("mean", "std"):
         if key in settings:
             settings[key] = _parse_numbers(f"--{key}", settings[key])
-    if not any(path is not None and Path(path).is_dir() for path in data):
-        paths = " or ".join(f"'{path}'" for path in data if path is not None)
-        raise click.UsageError(
-            f"--image-size {size} loads a folder of pictures as DATA, not {paths or 'no data'}; "
-            "pass the folder, or drop the option"
-        )
+    _require_folder(size, [path for path in data if path is not None])
 
     def load(data: str | None) -> object:
         """Return a source of resized images for a folder, and any other `data` unchanged."""
@@ -276,6 +271,16 @@ def make_data_loader(options: dict[str, Any], *data: str | None) -> Callable[[st
         return Pictures(data, (int(sides[0]), int(sides[1])), **settings)
 
     return load
+
+
+def _require_folder(size: str, paths: Sequence[str]) -> None:
+    """Raise a UsageError if none of the DATA `paths` is a folder that --image-size applies to."""
+    if not any(Path(path).is_dir() for path in paths):
+        given = " or ".join(f"'{path}'" for path in paths) or "no data"
+        raise click.UsageError(
+            f"--image-size {size} loads a folder of pictures as DATA, not {given}; pass the "
+            "folder, or drop the option"
+        )
 
 
 def _is_image_side(side: float) -> bool:

@@ -87,6 +87,7 @@ class _Diagnosis:
         """
         self._join, self._rows = tensor_join, tensor_join.rows
         self.parents = find_parent_rows(tensor_join)
+        self._copies = find_copies(tensor_join)
         self._examiner = LayerExaminer(tensor_join, feeds)
         self.findings: dict[str, LayerFinding] = {}
 
@@ -173,13 +174,15 @@ class _Diagnosis:
     def diagnose_remaining(self) -> None:
         """Add uneven weights, or else minor issues, of tensors that have no finding yet.
 
-        Tensors with a finding of order 0 or 1 directly upstream are skipped.
+        Tensors with a finding of order 0 or 1 directly upstream are skipped. The error of a copy is
+        that of the tensor that it copies.
         """
         for name, row in self._rows.items():
             if name in self.findings or self._is_explained_upstream(name, 1):
                 continue
+            is_explained = name in self._copies or self._is_explained_upstream(name, 2)
             finding = self._diagnose_uneven_weights(name, row) or diagnose_minor_issues(
-                row, self._join, self._is_explained_upstream(name, 2)
+                row, self._join, is_explained
             )
             if finding is not None:
                 self.findings[name] = finding
@@ -294,6 +297,31 @@ def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
                 nearest.update(dict.fromkeys(iter_nearest_rows(value)))
         parents[name] = [row_name for row_name in nearest if row_name != name]
     return parents
+
+
+def find_copies(tensor_join: TensorJoin) -> dict[str, str]:
+    """Return {tensor: earlier tensor} for rows that hold the values of an earlier row.
+
+    Both only move all elements of one tensor of the baseline, which has no row itself: the error of
+    that tensor shows at each of them, but was made once.
+    """
+    if tensor_join.base.graph is None:
+        return {}
+    first_by_source: dict[str, str] = {}
+    copies: dict[str, str] = {}
+    for name in tensor_join.rows:
+        node = tensor_join.base.node(tensor_join.baseline_name(name))
+        source = name
+        while node is not None and node.op_type in float_ops.PERMUTATION_OPS:
+            value = ir.require_input(node)
+            source, node = str(value.name), value.producer()
+            if tensor_join.find_row(source) is not None:
+                break
+        if tensor_join.find_row(source) is None:
+            first = first_by_source.setdefault(source, name)
+            if first != name:
+                copies[name] = first
+    return copies
 
 
 _GROUPABLE_KINDS = frozenset(

@@ -18,9 +18,9 @@ from ...ir import ir
 from ...operators.chip_part import find_chip_nodes
 from ...targets import GraphCost
 from ...targets.latency import Latency
-from .advice import find_parent_rows
+from .advice import find_copies, find_parent_rows
 from .comparison import Comparison
-from .join import ComparedTensor
+from .join import TensorJoin
 from .sources import IntegerSource
 
 __all__ = [
@@ -73,14 +73,15 @@ def sum_layer_costs(
     return totals
 
 
-def compute_error_shares(rows: Iterable[ComparedTensor]) -> dict[str, float]:
+def compute_error_shares(tensor_join: TensorJoin) -> dict[str, float]:
     """Return {tensor: share of the error in percent}.
 
     This is the own noise-to-signal ratio of its layer by the sum over all layers; 0 where it is not
-    finite.
+    finite, and for copies of another tensor, whose error it is.
     """
-    noise = {row.name: 10 ** (-row.effective.sqnr / 10) for row in rows}
+    noise = {name: 10 ** (-row.effective.sqnr / 10) for name, row in tensor_join.rows.items()}
     noise = {name: value if math.isfinite(value) else 0.0 for name, value in noise.items()}
+    noise |= dict.fromkeys(find_copies(tensor_join), 0.0)
     total = sum(noise.values()) or 1.0
     return {name: 100 * value / total for name, value in noise.items()}
 
@@ -247,7 +248,7 @@ def _add_values(
 ) -> None:
     """Add measures of the tensor, costs and the text of the tooltip to each node, in place."""
     rows = {row.name: row for row in comparison.rows}
-    shares = compute_error_shares(comparison.rows)
+    shares = compute_error_shares(comparison.join)
     seen: set[str] = set()
     for node in nodes:
         values = node["values"]

@@ -35,8 +35,8 @@ def resolve_config(
         return QuantConfig.of(explicit)
     if not isinstance(config, QuantConfig | Mapping):
         raise ConfigError(
-            f"config is of type {type(config).__name__}; pass a QuantConfig, a mapping of settings, "
-            "or the path of a YAML or JSON file"
+            f"config is of type {type(config).__name__}; pass a QuantConfig, a mapping of "
+            "settings, or the path of a YAML or JSON file"
         )
     return QuantConfig.of({**dict(config), **explicit})
 

@@ -32,13 +32,16 @@ from lingeronnx.analysis.compare.advice import (
     _extend_to_shared_scale,
     _user_fixed_tensors,
     diagnose,
+    find_copies,
     find_parent_rows,
 )
 from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.analysis.compare.finding import make_finding
 from lingeronnx.analysis.compare.input_layout import check_input_layout
 from lingeronnx.analysis.compare.join import ComparedTensor, TensorJoin, join_tensors
+from lingeronnx.analysis.compare.network import compute_error_shares
 from lingeronnx.analysis.compare.sources import open_source
+from lingeronnx.api import quantize
 from lingeronnx.ir import ir
 from lingeronnx.ir.digests import compute_output_digest
 from lingeronnx.runtime.provenance import METADATA_KEY, store_provenance
@@ -308,3 +311,30 @@ def test_the_whole_table(sampled_dense, kind):
     missed = [f"{o.wanted}; said: {o.first}" for o in found if not (o.layer and o.cause)]
     assert len(found) >= 4
     assert len(missed) <= 1, missed
+
+
+def test_two_copies_of_a_tensor_have_one_error():
+    """The output of the If is no tensor of the integer graph; both nodes only move its values."""
+    text = """<ir_version: 8, opset_import: ["": 13]>
+    g (float[N,4] x) => (float[N,1,4] a, float[N,1,4] b) <bool yes = {1}, int64[1] axis = {1}> {
+        t = If (yes) <
+            then_branch = then () => (float[N,4] t0) {m = MatMul(x, w) t0 = Relu(m)},
+            else_branch = otherwise () => (float[N,4] t1) {t1 = Neg(x)}
+        >
+        a = Unsqueeze(t, axis)
+        u = Unsqueeze(t, axis)
+        b = Mul(u, u)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((4, 4)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    data = {"x": rng.standard_normal((16, 4)).astype(np.float32)}
+    quantized = quantize(ir.from_proto(proto), data, platform="generic", effort="fast")
+    rows = compare(proto, quantized, data).join
+    assert "t" not in rows.rows
+    assert find_copies(rows) == {"u": "a"}
+    shares = compute_error_shares(rows)
+    assert shares["a"] > 0
+    assert shares["u"] == 0
+    assert sum(shares.values()) == pytest.approx(100)
