@@ -590,18 +590,15 @@ def _iter_changed_constants(node: ir.Node, other: ir.Node) -> Iterator[str]:
 
     An input that is constant in one of the nodes only differs too.
     """
-    for value, other_value in zip_longest(node.inputs, other.inputs):
-        a, b = (None if each is None else ir.const_value(each) for each in (value, other_value))
-        if a is None and b is None:
-            continue
-        is_equal = (
-            a is not None
-            and b is not None
-            and (a.dtype, a.shape) == (b.dtype, b.shape)
-            and a.tobytes() == b.tobytes()
-        )
-        if not is_equal:
-            yield str((value if a is not None else other_value).name)
+    for values in zip_longest(node.inputs, other.inputs):
+        constants = [
+            (str(value.name), array)
+            for value in values
+            if value is not None and (array := ir.const_value(value)) is not None
+        ]
+        contents = {(array.dtype, array.shape, array.tobytes()) for _, array in constants}
+        if constants and (len(constants) == 1 or len(contents) == 2):
+            yield constants[0][0]
 
 
 def _get_layer_sqnr(comparison: Comparison) -> Mapping[str, float]:
