@@ -301,6 +301,34 @@ def test_constant_calibration_data_are_an_error(here: CommandFolder, value: floa
     assert here.files() == before
 
 
+@pytest.mark.parametrize("platform", ["generic", "venus"])
+def test_calibration_data_beyond_float32_scales_are_an_error(
+    here: CommandFolder, platform: str
+) -> None:
+    """The scale of such an input is infinite in float32."""
+    x = samples()
+    np.savez(here.folder / "small.npz", x=(x * 1e-20) * np.float32(1e-20))
+    result = here("quantize", "tiny.onnx", "--calib", "small.npz", "--platform", platform)
+    message = r"error: calibration data: input 'x' has no value beyond \S+, and a scale needs 1.9e-34"
+    assert result.exit_code == 1
+    assert re.match(message, result.stderr), result.stderr
+    assert result.stderr.count("\n") == 1
+    np.savez(here.folder / "tiny.npz", x=(x * 1e-16) * np.float32(1e-16))
+    here.run_ok("quantize", "tiny.onnx", "--calib", "tiny.npz", "--platform", platform)
+
+
+def test_calibration_data_of_another_size_name_the_data(here: CommandFolder) -> None:
+    """A Clip in front of a layer bounds what 1e30 leave: the two scales have no common ratio."""
+    net = Net(4)
+    onnx.save(net.proto(net.linear(net.relu6(net.linear("x", (4, 4))), (4, 3), out="y")), "c.onnx")
+    x = np.random.default_rng(0).standard_normal((16, 4)) * 1e30
+    np.savez("large.npz", x=x.astype(np.float32))
+    result = here("quantize", "c.onnx", "--calib", "large.npz", "--platform", "generic")
+    assert result.exit_code == 1, result.output
+    assert "a rescale ratio must be below 2^30" in result.stderr
+    assert "with data of the size that it will see" in result.stderr
+
+
 def test_one_constant_input_beside_others_is_noted(here: CommandFolder) -> None:
     net = Net(4)
     net.inputs.append(onnx.helper.make_tensor_value_info("h", 1, ["N", 4]))

@@ -1,7 +1,8 @@
 """Detect calibration data without information: inputs that have the same value everywhere.
 
 If all inputs are constant, no scale can be determined, which is an error. A single constant input
-gets a note: its scale is that of the one value, as of a state that is zero in all samples.
+gets a note: its scale is that of the one value, as of a state that is zero in all samples. An input
+whose values are all nearly 0 is an error too: its scale exceeds float32.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from ...common.errors import DataError
 from ...runtime.data import Batch, InputSpec
 
 __all__ = ["ConstantInputDetector"]
+
+
+#: Smallest range of an input: the scale of 16 bits, 32767 / range, must fit in float32.
+_MIN_RANGE = 2.0**-112
 
 
 @dataclass
@@ -75,7 +80,8 @@ class ConstantInputDetector:
         ------
         DataError
             If there are inputs with more than one element in all batches and all of them are
-            constant.
+            constant, or if the values of a float input are all nearer to 0 than `_MIN_RANGE`, but
+            not all 0.
         """
         ranges = {name: values for name, values in sorted(self._ranges.items()) if values.count > 1}
         constant = {name: values for name, values in ranges.items() if values.low == values.high}
@@ -87,6 +93,13 @@ class ConstantInputDetector:
                 f"calibration data: input {inputs}, so no scale can be determined; use "
                 "representative samples"
             )
+        for name, values in ranges.items():
+            largest = max(-values.low, values.high)
+            if values.is_float and 0 < largest < _MIN_RANGE:
+                raise DataError(
+                    f"calibration data: input '{name}' has no value beyond {largest:.2g}, and a "
+                    f"scale needs {_MIN_RANGE:.2g}; multiply the data, or check how they are read"
+                )
         return [
             f"input '{name}' is {values.low:g} in all calibration samples; its scale is arbitrary"
             for name, values in constant.items()

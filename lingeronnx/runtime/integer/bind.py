@@ -279,7 +279,7 @@ class Binder:
         except SimulatorError as error:
             raise ModelError(
                 f"the node that writes '{step.outputs[0]}': {error}; check the shapes and types in "
-                "the file, or quantize the model again"
+                "the file, or quantize the model again, with data of the size that it will see"
             ) from error
         if len(results) < len(step.outputs):
             raise ModelError(
@@ -328,5 +328,6 @@ def bind_kernel(op_format: Format, info: KernelInfo) -> Kernel:
             problem = f"an attribute is 0 or too large ({error})"
         raise ModelError(
             f"{info.label}: {problem}; its scales, widths or zero points do not fit each other: "
-            "quantize the model again, or set other scales with --override"
+            "quantize the model again, with data of the size that it will see, or set other scales "
+            "with --override"
         ) from error
