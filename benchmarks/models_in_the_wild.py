@@ -96,7 +96,7 @@ def draw_samples(
         if not dims or any(dim <= 0 for dim in dims[1:]):
             return None
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        if dtype.kind not in "fiu":
+        if dtype.kind not in "fiub":
             return None
         arrays[value.name] = draw_values(rng, value.name, (count, *dims[1:]), dtype)
     return arrays

@@ -18,6 +18,7 @@ __all__ = [
     "expand_to_bodies",
     "find_function_body",
     "find_standard_schema",
+    "has_body_for_ranks",
     "has_function_body",
 ]
 
@@ -56,6 +57,12 @@ def has_function_body(node: ir.Node, opset: int) -> bool:
         return False
     functions = cast("_FunctionSchema", schema)
     return bool(functions.has_function or functions.has_context_dependent_function)
+
+
+def has_body_for_ranks(node: ir.Node, opset: int) -> bool:
+    """Whether the function body of `node` in `opset` depends on the types and ranks of inputs."""
+    schema = find_standard_schema(node, opset)
+    return schema is not None and cast("_FunctionSchema", schema).has_context_dependent_function
 
 
 def find_function_body(node: ir.Node, opset: int) -> onnx.FunctionProto | None:

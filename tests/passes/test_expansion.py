@@ -11,6 +11,7 @@ from lingeronnx.api import quantize
 from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.function_bodies import find_function_body, has_function_body
+from lingeronnx.quantization.normalize.expansion.attention import compose_attention
 from lingeronnx.quantization.normalize.expansion.expand import can_expand, expand_nodes
 from lingeronnx.quantization.normalize.folding.control_flow import inline_static_control_flow
 from lingeronnx.quantization.normalize.folding.shape_tracing import trace_shapes
@@ -135,12 +136,77 @@ def test_a_row_of_bools_without_any_position_gives_zeros():
     ("inputs", "opset", "outputs", "attributes"),
     [
         ((*HEADS, None, None, None, np.array([4])), 24, 1, {}),
-        (HEADS, 23, 4, {"qk_matmul_output_mode": 0}),
     ],
 )
 def test_an_attention_without_composition_gets_its_body(inputs, opset, outputs, attributes):
     model, feed = one_node("Attention", inputs, opset, outputs, **attributes)
-    expand_and_compare(model, feed)
+    assert "Where" in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize(("mask", "is_causal"), [(MASK, 0), (None, 1)])
+def test_infinite_scores_as_an_output_are_not_composed(mask, is_causal):
+    attributes = {"qk_matmul_output_mode": 2, "is_causal": is_causal}
+    model, feed = one_node("Attention", (*HEADS, mask), 24, 4, **attributes)
+    trace_shapes(model, feed)
+    assert not compose_attention(model, next(iter(model.graph)))
+
+
+@pytest.mark.parametrize("heads", [HEADS, GROUPED], ids=["one to one", "grouped"])
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("mode", range(4))
+def test_scores_are_an_output_of_the_composition(heads, softcap, mode):
+    inputs = (*heads, draw(5, 5, seed=6))
+    model, feed = one_node("Attention", inputs, 24, 4, softcap=softcap, qk_matmul_output_mode=mode)
+    assert "Where" not in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize(("mode", "mask"), [(1, MASK), (3, MASK), (3, None)])
+def test_hidden_positions_keep_other_scores_as_an_output(mode, mask):
+    model, feed = one_node(
+        "Attention", (*HEADS, mask), 24, 4, is_causal=int(mask is None), qk_matmul_output_mode=mode
+    )
+    assert "Where" not in expand_and_compare(model, feed)
+
+
+def test_scores_that_stay_in_float_are_computed():
+    model = block(
+        helper.make_node(
+            "Attention",
+            ["h", "h", "h"],
+            ["a", "", "", "scores"],
+            q_num_heads=2,
+            kv_num_heads=2,
+            is_causal=1,
+            qk_matmul_output_mode=2,
+        ),
+        opset=24,
+    )
+    model.graph.output.append(
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 2, 5, 5])
+    )
+    report = quantized(model, "generic").report
+    assert {node.op_type for node in report.float_nodes} == {"Attention"}
+
+
+@pytest.mark.parametrize("opset", [23, 25])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 5), (1, 5)])
+@pytest.mark.parametrize("heads", [HEADS, PACKED], ids=["heads", "packed"])
+def test_a_mask_row_for_all_queries_is_repeated_for_onnxruntime(heads, shape, opset):
+    row = np.array([True, True, False, True, True]).reshape(shape)
+    attributes = {} if heads is HEADS else {"q_num_heads": 2, "kv_num_heads": 2}
+    model, feed = one_node("Attention", (*heads, row), opset, **attributes)
+    full, full_feed = one_node(
+        "Attention", (*heads, np.broadcast_to(row, (*shape[:-2], 5, 5))), opset, **attributes
+    )
+    np.testing.assert_array_equal(run(model, feed)["y0"], run(full, full_feed)["y0"])
+    assert expand_missing_kernels(model) >= 1
+    operators = [node.op_type for node in model.graph]
+    assert operators[:3] == ["Shape", "Concat", "Expand"]
+    if "Attention" in operators:
+        node = next(node for node in model.graph if node.op_type == "Attention")
+        node.name = "composite"
+        trace_shapes(model, feed)
+        assert expand_nodes(model, {"composite"}) == {"composite"}
 
 
 @pytest.mark.parametrize("opset", [25, 28])
@@ -260,6 +326,77 @@ def test_a_causal_convolution_is_composed(bias, past, activation):
         "CausalConvWithState", inputs, 27, 2, constants={1, 2}, activation=activation
     )
     assert "Conv" in expand_and_compare(model, feed)
+
+
+@pytest.mark.parametrize(
+    ("position", "attributes", "operators"),
+    [
+        (None, {}, ["Slice", "Concat"]),
+        (3, {}, ["Slice", "Slice", "Concat"]),
+        (6, {}, ["Slice", "Concat"]),
+        (9, {"mode": "circular"}, ["Slice", "Slice", "Concat"]),
+        (2, {"axis": -1}, ["Slice", "Concat"]),
+    ],
+)
+def test_rows_are_scattered_to_a_known_position(position, attributes, operators):
+    update = draw(2, 2, 8, 2) if attributes.get("axis") else draw(2, 2, 2, 4)
+    indices = None if position is None else np.full(2, position)
+    model, feed = one_node(
+        "TensorScatter", (draw(2, 2, 8, 4), update, indices), 24, constants={2}, **attributes
+    )
+    assert expand_and_compare(model, feed, tolerance=0.0) == operators
+
+
+def test_a_scatter_of_a_full_cache_is_the_update():
+    model, feed = one_node("TensorScatter", (draw(2, 2, 8, 4), draw(2, 2, 8, 4, seed=1)), 24)
+    assert expand_and_compare(model, feed, tolerance=0.0) == ["Identity"]
+
+
+@pytest.mark.parametrize(
+    ("indices", "constants", "mode"),
+    [
+        (np.array([1, 2]), {2}, "linear"),  # differs between samples
+        (np.array([1, 1]), set(), "linear"),  # known at run time only
+        (np.array([7, 7]), {2}, "circular"),  # wraps around
+    ],
+)
+def test_rows_at_other_positions_stay_scattered(indices, constants, mode):
+    inputs = (draw(2, 2, 8, 4), draw(2, 2, 2, 4), indices)
+    model, feed = one_node("TensorScatter", inputs, 24, constants=constants, mode=mode)
+    trace_shapes(model, feed)
+    assert not expand_nodes(model, {"composite"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((1, 3, 9, 10), {"kernel_shape": [3, 2], "dilations": [2, 1]}),
+        ((1, 3, 9), {"kernel_shape": [3], "dilations": [2], "strides": [2]}),
+        (
+            (1, 3, 9, 9),
+            {
+                "kernel_shape": [3, 3],
+                "dilations": [2, 2],
+                "pads": [2, 1, 2, 1],
+                "count_include_pad": 1,
+            },
+        ),
+    ],
+)
+def test_a_dilated_average_is_a_convolution(shape, attributes):
+    model, feed = one_node("AveragePool", (draw(*shape),), 22, **attributes)
+    assert expand_and_compare(model, feed) == ["Conv"]
+
+
+@pytest.mark.parametrize(
+    "attributes", [{}, {"dilations": [2, 2], "pads": [1, 1, 1, 1]}, {"dilations": [1, 1]}]
+)
+def test_other_averages_are_not_composed(attributes):
+    model, feed = one_node(
+        "AveragePool", (draw(1, 3, 9, 9),), 22, kernel_shape=[3, 3], **attributes
+    )
+    trace_shapes(model, feed)
+    assert not expand_nodes(model, {"composite"})
 
 
 @pytest.mark.parametrize("op_type", ["Gelu", "FastGelu", "QuickGelu", "BiasGelu"])

@@ -13,6 +13,7 @@ from simulator.kernel import NumpyKernel, TensorSpec
 from ...common.errors import ModelError
 from ...common.hashing import hash_framed_parts
 from ...ir import float_ops, ir
+from ...ir.function_bodies import has_body_for_ranks
 from .batching import (
     PARALLEL_SAMPLES,
     Batching,
@@ -148,7 +149,7 @@ def extract_submodel(
     outputs: Sequence[str],
     constants: Mapping[str, np.ndarray],
 ) -> onnx.ModelProto:
-    """Return some nodes of `model` as a separate model without declared shapes.
+    """Return some nodes of `model` as a separate model without declared sizes.
 
     Parameters
     ----------
@@ -168,9 +169,14 @@ def extract_submodel(
     graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
     )
+    # Where onnxruntime inlines such a body, it builds it for the declared ranks.
+    opset = ir.get_opset(model)
+    needs_ranks = any(has_body_for_ranks(node, opset) for node in nodes)
     for name, value in inputs.items():
         elem_type = onnx.TensorProto.FLOAT if value.dtype is None else int(value.dtype)
-        graph.input.append(onnx.helper.make_tensor_value_info(name, elem_type, None))
+        shape = ir.get_shape(value) if needs_ranks else None
+        dims = None if shape is None else [None] * len(shape)
+        graph.input.append(onnx.helper.make_tensor_value_info(name, elem_type, dims))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 8), graph=graph)
     domains = {"", "ai.onnx", *(node.domain for node in nodes)}

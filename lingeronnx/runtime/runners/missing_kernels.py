@@ -1,8 +1,9 @@
-"""Expand operators that the installed onnxruntime does not have, and check the result.
+"""Replace operators that the installed onnxruntime cannot run, and check the result.
 
 onnxruntime inlines a function body only if its opset is that of the model. The float model that
 everything is compared with then contains the body, and onnx's reference evaluator, which knows the
-operator, checks it on one sample.
+operator, checks it on one sample. A mask of Attention that is equal for all queries is repeated for
+each, since onnxruntime's kernel does not broadcast it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import onnx
 
 from ...common.errors import ModelError
 from ...ir import ir
+from ...ir.builder import SubgraphBuilder
 from ...ir.function_bodies import expand_to_bodies, find_standard_schema, has_function_body
 from .sessions import open_ort_session
 
@@ -29,16 +31,21 @@ _FIRST_TESTED_OPSET = 23
 _TOLERANCE = 1e-4  # relative to the largest magnitude: differences in float32 rounding
 _EXPANDED_KEY = "lingeronnx.expanded_nodes"  # metadata of a model, in memory only
 _MAX_DEPTH = 4  # of bodies in bodies
+_MASK = 3  # input of Attention
 
 
 def expand_missing_kernels(model: ir.Model) -> int:
     """Expand the operators of `model` that onnxruntime lacks and onnx has a body for, in place.
 
-    Returns the number of replaced nodes. `get_expanded_nodes` returns those of the main graph.
+    Returns the number of replaced nodes and repeated masks. `get_expanded_nodes` returns the nodes
+    of the main graph that were replaced.
     """
     opset, replaced = ir.get_opset(model), list[onnx.NodeProto]()
     if opset < _FIRST_TESTED_OPSET:
         return 0
+    masked_nodes = [node for node in model.graph if _has_single_mask_row(node)]
+    for node in masked_nodes:
+        _repeat_mask_row(model, node)
     main_nodes = set(model.graph)
     for _ in range(_MAX_DEPTH):
         nodes = [node for node in model.graph.all_nodes() if _lacks_kernel(node, opset)]
@@ -51,7 +58,7 @@ def expand_missing_kernels(model: ir.Model) -> int:
     if replaced:
         ir.lift_constants(model)
         model.meta[_EXPANDED_KEY] = replaced
-    return len(replaced)
+    return len(replaced) + len(masked_nodes)
 
 
 def replace_missing_kernels(model: ir.Model) -> ir.Model:
@@ -59,7 +66,8 @@ def replace_missing_kernels(model: ir.Model) -> ir.Model:
     opset = ir.get_opset(model)
     if opset < _FIRST_TESTED_OPSET:
         return model
-    if not any(_lacks_kernel(node, opset) for node in model.graph.all_nodes()):
+    nodes = tuple(model.graph.all_nodes())
+    if not any(_lacks_kernel(node, opset) or _has_single_mask_row(node) for node in nodes):
         return model
     copy = model.clone()
     expand_missing_kernels(copy)
@@ -69,6 +77,31 @@ def replace_missing_kernels(model: ir.Model) -> ir.Model:
 def get_expanded_nodes(model: ir.Model) -> list[onnx.NodeProto]:
     """Return the nodes that `expand_missing_kernels` replaced in `model`, as they were."""
     return list(model.meta.get(_EXPANDED_KEY, ()))
+
+
+def _has_single_mask_row(node: ir.Node) -> bool:
+    """Whether `node` is an Attention whose mask is known to have one row for all queries."""
+    if node.domain or node.op_type != "Attention" or len(node.inputs) <= _MASK:
+        return False
+    mask = node.inputs[_MASK]
+    shape = None if mask is None else ir.get_shape(mask)
+    return shape is not None and len(shape) > 1 and shape[-2] == 1
+
+
+def _repeat_mask_row(model: ir.Model, node: ir.Node) -> None:
+    """Insert an Expand of the mask of the Attention `node` to as many rows as there are queries."""
+    builder, mask = SubgraphBuilder(model, node), ir.require_input(node, _MASK)
+    bounds = {"start": -2, "end": -1}
+    queries = builder("Shape", [ir.require_input(node, 0)], [1], "queries", bounds)
+    target = builder("Concat", [queries, builder.int_constant(1)], [2], "mask_shape", {"axis": 0})
+    shape = list(mask.shape or ())
+    shape[-2] = None
+    repeated = builder("Expand", [mask, target], shape, "mask_rows")
+    queries.type = target.type = ir.TensorType(ir.DataType.INT64)
+    repeated.type = mask.type
+    node.replace_input_with(_MASK, repeated)
+    model.graph.insert_before(node, builder.nodes)
+    ir.assign_node_names(model)
 
 
 def _lacks_kernel(node: ir.Node, opset: int) -> bool:

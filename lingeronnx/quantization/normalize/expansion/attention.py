@@ -24,6 +24,7 @@ __all__ = ["compose_attention"]
 _HIDDEN = -1e4  # exp of any score minus this is 0 in float32
 _PAST_KEY, _PAST_VALUE, _VALID_LENGTHS = 4, 5, 6  # inputs
 _PRESENT_KEY, _PRESENT_VALUE, _SCORES = 1, 2, 3  # outputs
+_SCALED, _CAPPED, _MASKED, _WEIGHTS = range(4)  # which scores are an output
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,20 @@ class _Geometry:
 def compose_attention(model: ir.Model, node: ir.Node) -> bool:
     """Replace an Attention by its composition, in place; return whether that was possible.
 
-    It is not with sizes that are not known, valid lengths per sample, scores as an output, masks
-    that are shorter than the keys or differ between samples, and rows that are hidden completely.
+    It is not with sizes that are not known, valid lengths per sample, masks that are shorter than
+    the keys or differ between samples, rows that are hidden completely, and masked scores as an
+    output, where hidden positions are infinite.
     """
     geometry = _read_geometry(node)
-    if geometry is None or _input(node, _VALID_LENGTHS) is not None or _is_used(node, _SCORES):
+    if geometry is None or _input(node, _VALID_LENGTHS) is not None:
         return False
     mask = _input(node, 3)
     if mask is not None and not _fits_scores(mask, geometry):
         return False
     bias = _make_constant_bias(node, geometry)
     if bias is not None and np.isneginf(bias).all(axis=-1).any():
+        return False
+    if _outputs_hidden_scores(node, mask, bias):
         return False
     builder = SubgraphBuilder(model, node)
     query = _split_heads(builder, _require(node, 0), geometry.heads, geometry.size, "query")
@@ -69,15 +73,18 @@ def compose_attention(model: ir.Model, node: ir.Node) -> bool:
     )
     key = _append_to_cache(builder, _input(node, _PAST_KEY), key, "present_key")
     value = _append_to_cache(builder, _input(node, _PAST_VALUE), value, "present_value")
-    presents: dict[int, ir.Value] = {}
+    outputs: dict[int, ir.Value] = {}
     for index, present in ((_PRESENT_KEY, key), (_PRESENT_VALUE, value)):
         if _is_used(node, index):
             suffix = "key_output" if index == _PRESENT_KEY else "value_output"
-            presents[index] = builder("Identity", [present], list(present.shape or ()), suffix)
-    scores = _compute_scores(builder, query, key, geometry)
-    weights = _compute_weights(builder, scores, bias, geometry)
-    _sum_values(builder, weights, value, geometry)
-    builder.replace_node(presents)
+            outputs[index] = builder("Identity", [present], list(present.shape or ()), suffix)
+    stages = _compute_scores(builder, query, key, geometry)
+    _compute_weights(builder, stages, bias, geometry)
+    if _is_used(node, _SCORES):
+        output = stages[_get_scores_mode(node)]
+        outputs[_SCORES] = builder("Identity", [output], list(output.shape or ()), "scores_output")
+    _sum_values(builder, stages[_WEIGHTS], value, geometry)
+    builder.replace_node(outputs)
     return True
 
 
@@ -97,6 +104,11 @@ def _is_used(node: ir.Node, index: int) -> bool:
         return False
     value = node.outputs[index]
     return bool(value.uses()) or value.is_graph_output()
+
+
+def _get_scores_mode(node: ir.Node) -> int:
+    """Return which scores the fourth output of `node` has."""
+    return int(ir.get_attr(node, "qk_matmul_output_mode", _SCALED))
 
 
 def _read_geometry(node: ir.Node) -> _Geometry | None:
@@ -146,6 +158,14 @@ def _fits_scores(mask: ir.Value, geometry: _Geometry) -> bool:
         return False
     is_constant = ir.const_value(mask) is not None
     return not (is_constant and len(shape) == 4 and shape[0] != 1)
+
+
+def _outputs_hidden_scores(node: ir.Node, mask: ir.Value | None, bias: np.ndarray | None) -> bool:
+    """Whether the masked scores are an output, and the mask hides positions by infinity."""
+    if not _is_used(node, _SCORES) or _get_scores_mode(node) != _MASKED:
+        return False
+    has_bools = mask is not None and mask.dtype == ir.DataType.BOOL
+    return has_bools or (bias is not None and bool(np.isneginf(bias).any()))
 
 
 def _make_constant_bias(node: ir.Node, geometry: _Geometry) -> np.ndarray | None:
@@ -208,10 +228,11 @@ def _append_to_cache(
 
 def _compute_scores(
     builder: SubgraphBuilder, query: ir.Value, key: ir.Value, geometry: _Geometry
-) -> ir.Value:
-    """Append the scaled products of queries and keys, with softcap, as [batch, heads, rows, keys].
+) -> dict[int, ir.Value]:
+    """Append the scaled products of queries and keys, and softcap, as [batch, heads, rows, keys].
 
-    The result has one row per query and head.
+    There is one row per query and head. With softcap, the scaled products are only appended as an
+    output of the node.
     """
     node, grouped = builder.node, query
     if geometry.heads != geometry.key_heads:
@@ -222,15 +243,21 @@ def _compute_scores(
     scores = builder("MatMul", [grouped, transposed_key], shape, "products")
     scale = float(ir.get_attr(node, "scale", 0.0) or 1 / math.sqrt(geometry.size))
     softcap = float(ir.get_attr(node, "softcap", 0.0))
+    results = {}
     if softcap > 0:
+        if _is_used(node, _SCORES) and _get_scores_mode(node) == _SCALED:
+            results[_SCALED] = _multiply(builder, scores, scale, "scaled")
         scores = _multiply(builder, scores, scale / softcap, "uncapped")
         scores = builder("Tanh", [scores], shape, "cap")
         scores = _multiply(builder, scores, softcap, "capped")
     else:
         scores = _multiply(builder, scores, scale, "scaled")
-    if geometry.heads == geometry.key_heads:
-        return scores
-    return builder.reshape(scores, [geometry.heads, geometry.queries, geometry.keys], "scores")
+    if geometry.heads != geometry.key_heads:
+        sizes = [geometry.heads, geometry.queries, geometry.keys]
+        scores = builder.reshape(scores, sizes, "scores")
+        if _SCALED in results:
+            results[_SCALED] = builder.reshape(results[_SCALED], sizes, "scaled_scores")
+    return {_SCALED: scores, _CAPPED: scores, **results}
 
 
 def _multiply(builder: SubgraphBuilder, source: ir.Value, factor: float, suffix: str) -> ir.Value:
@@ -240,12 +267,16 @@ def _multiply(builder: SubgraphBuilder, source: ir.Value, factor: float, suffix:
 
 
 def _compute_weights(
-    builder: SubgraphBuilder, scores: ir.Value, bias: np.ndarray | None, geometry: _Geometry
-) -> ir.Value:
-    """Append the mask and the Softmax of `scores` and return the weights.
+    builder: SubgraphBuilder,
+    stages: dict[int, ir.Value],
+    bias: np.ndarray | None,
+    geometry: _Geometry,
+) -> None:
+    """Append the mask and the Softmax of the capped scores, and add both results to `stages`.
 
     `bias` is the constant mask, None without one; another mask is input 3 of the node.
     """
+    scores = stages[_CAPPED]
     shape, mask, visible = list(scores.shape or ()), _input(builder.node, 3), None
     if mask is not None and ir.const_value(mask) is None:
         addend = mask
@@ -258,10 +289,7 @@ def _compute_weights(
     weights = builder("Softmax", [scores], shape, "weights", {"axis": -1})
     if visible is not None:
         weights = builder("Mul", [weights, visible], shape, "visible_weights")
-    if geometry.heads == geometry.key_heads:
-        return weights
-    sizes = [geometry.key_heads, geometry.group_rows, geometry.keys]
-    return builder.reshape(weights, sizes, "weight_groups")
+    stages.update({_MASKED: scores, _WEIGHTS: weights})
 
 
 def _convert_visibility(builder: SubgraphBuilder, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -277,6 +305,9 @@ def _sum_values(
     builder: SubgraphBuilder, weights: ir.Value, value: ir.Value, geometry: _Geometry
 ) -> None:
     """Append the weighted sums of values, in the layout of the node's output."""
+    if geometry.heads != geometry.key_heads:
+        sizes = [geometry.key_heads, geometry.group_rows, geometry.keys]
+        weights = builder.reshape(weights, sizes, "weight_groups")
     shape = [geometry.batch, geometry.key_heads, geometry.group_rows, geometry.value_size]
     sums = builder("MatMul", [weights, value], shape, "sums")
     if geometry.heads != geometry.key_heads:

@@ -5,7 +5,8 @@ side, InstanceNormalization that of each channel. RotaryEmbedding becomes
 x * cos + permuted x * sin with constant tables, CausalConvWithState a depthwise convolution of
 state and input, and the Gelu operators of com.microsoft the formula that exporters write.
 DepthToSpace and SpaceToDepth, which have function bodies from opset 28 on only, become a Transpose
-between two Reshapes, as PyTorch's PixelShuffle is written.
+between two Reshapes, as PyTorch's PixelShuffle is written. TensorScatter at a known position joins
+the rows of the cache around the new ones. A dilated AveragePool is a depthwise convolution.
 """
 
 from __future__ import annotations
@@ -247,6 +248,75 @@ def _join_conv_state(
     return joined, builder.slice_axis(joined, 2, total - length, total, "state")
 
 
+def _compose_tensor_scatter(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a TensorScatter to one known position, for all samples, by a Concat."""
+    cache, update = ir.require_input(node), ir.require_input(node, 1)
+    shape, new_shape = list(cache.shape or ()), ir.get_shape(update)
+    if not shape or not new_shape:
+        return False
+    axis = int(ir.get_attr(node, "axis", -2)) % len(shape)
+    length, new_length = shape[axis], new_shape[axis]
+    if not isinstance(length, int) or new_length is None:
+        return False
+    start = _read_position(node)
+    if start is None:
+        return False
+    if ir.get_attr(node, "mode", "linear") == "circular":
+        start %= length
+    if start + new_length > length:
+        return False
+    builder = SubgraphBuilder(model, node)
+    parts = [update]
+    if start > 0:
+        parts.insert(0, builder.slice_axis(cache, axis, 0, start, "head"))
+    if start + new_length < length:
+        parts.append(builder.slice_axis(cache, axis, start + new_length, length, "tail"))
+    if len(parts) > 1:
+        builder("Concat", parts, shape, "joined", {"axis": axis})
+    else:
+        builder("Identity", parts, shape, "joined")
+    builder.replace_node()
+    return True
+
+
+def _read_position(node: ir.Node) -> int | None:
+    """Return where a TensorScatter writes; None if that is not constant, or differs by sample."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return 0
+    positions = ir.const_value(node.inputs[2])
+    if positions is None or len(np.unique(positions)) != 1:
+        return None
+    return int(positions.flat[0])
+
+
+def _compose_dilated_average(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a dilated AveragePool that counts all positions of its window alike.
+
+    It becomes a depthwise convolution with equal weights.
+    """
+    source = ir.require_input(node)
+    channels = (ir.get_shape(source) or (None, None))[1]
+    attributes = {
+        name: ir.get_attr(node, name)
+        for name in ("dilations", "kernel_shape", "pads", "strides")
+        if name in node.attributes
+    }
+    if channels is None or set(attributes.get("dilations", [1])) == {1}:
+        return False
+    if ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
+        return False
+    if any(attributes.get("pads", ())) and not ir.get_attr(node, "count_include_pad", 0):
+        return False
+    builder = SubgraphBuilder(model, node)
+    window = attributes["kernel_shape"]
+    weights = np.full((channels, 1, *window), 1 / math.prod(window), np.float32)
+    inputs = [source, builder.constant(weights, "weights")]
+    shape = list(node.outputs[0].shape or ())
+    builder("Conv", inputs, shape, "average", {**attributes, "group": channels})
+    builder.replace_node()
+    return True
+
+
 def _compose_gelu(model: ir.Model, node: ir.Node) -> bool:
     """Replace a Gelu, FastGelu, QuickGelu or BiasGelu of com.microsoft by its formula."""
     source = ir.require_input(node)
@@ -303,6 +373,7 @@ _CONTRIB = "com.microsoft"
 #: (domain, operator) -> its composition.
 COMPOSITIONS: Mapping[tuple[str, str], Composition] = {
     ("", "Attention"): compose_attention,
+    ("", "AveragePool"): _compose_dilated_average,
     ("", "CausalConvWithState"): _compose_causal_conv,
     ("", "DepthToSpace"): _compose_block_shuffle,
     ("", "InstanceNormalization"): _compose_instance_norm,
@@ -312,6 +383,7 @@ COMPOSITIONS: Mapping[tuple[str, str], Composition] = {
     ("", "RotaryEmbedding"): _compose_rotary_embedding,
     ("", "SpaceToDepth"): _compose_block_shuffle,
     ("", "Sum"): _compose_sum,
+    ("", "TensorScatter"): _compose_tensor_scatter,
     (_CONTRIB, "BiasGelu"): _compose_gelu,
     (_CONTRIB, "FastGelu"): _compose_gelu,
     (_CONTRIB, "Gelu"): _compose_gelu,
