@@ -26,6 +26,7 @@ from .linear.lowering import LINEAR, Bmm
 from .normalization.lowering.instance_norm import InstanceNorm
 from .normalization.lowering.layer_norm import LayerNorm
 from .normalization.lowering.softmax import LogSoftmax, Softmax
+from .periodic_angles import ANGLE_REASON, is_angle_source
 from .pool.lowering import AVERAGE, MaxPool
 from .recurrent.lowering import LSTM, Gru
 from .repeat_resize.lowering.pad import Pad
@@ -125,6 +126,8 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
         return None, f"{node.op_type} has no integer form"
     if is_mask_source(node):
         return None, RUN_TIME_MASK_REASON
+    if is_angle_source(node):
+        return None, ANGLE_REASON
     reasons = [op.explain_rejection(node) for op in candidates]
     matching = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not matching:

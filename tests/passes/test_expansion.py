@@ -244,12 +244,15 @@ def test_an_rms_norm_with_a_computed_scale_gets_its_body():
     [
         ("InstanceNormalization", (draw(2, 4, 6), 1 + draw(4) / 8, draw(4, seed=1)), {}),
         ("InstanceNormalization", (draw(2, 4, 3, 2), draw(4), draw(4)), {"epsilon": 0.01}),
+        ("GroupNormalization", (draw(2, 4, 6), 1 + draw(4), draw(4, seed=1)), {"num_groups": 2}),
+        ("GroupNormalization", (draw(2, 6, 3, 2), draw(6), draw(6)), {"num_groups": 3}),
         ("LpNormalization", (draw(2, 4, 6),), {"axis": -1}),
         ("LpNormalization", (draw(2, 6),), {"axis": 1, "p": 2}),
     ],
 )
 def test_other_norms_are_layer_norms(op_type, inputs, attributes):
-    model, feed = one_node(op_type, inputs, 17, constants={1, 2}, **attributes)
+    opset = 21 if op_type == "GroupNormalization" else 17
+    model, feed = one_node(op_type, inputs, opset, constants={1, 2}, **attributes)
     assert "LayerNormalization" in expand_and_compare(model, feed)
 
 
@@ -601,3 +604,28 @@ def test_a_mask_that_is_an_input_and_far_below_stays_in_float():
     assert {node.op_type for node in result.report.float_nodes} == {"Add", "Softmax"}
     assert result.report.integer_macs == 1
     assert result.report.outputs["y"]["sqnr"] > 20
+
+
+def test_an_expansion_that_onnxruntime_does_not_run_is_left_out():
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[N,2,4,4] x) => (float[N,2,4,4] y) {
+            p = GlobalAveragePool(x)
+            f = Flatten(p)
+            m = MatMul(f, w)
+            t = Reshape(m, theta)
+            n = Shape<start = 0, end = 1>(x)
+            size = Concat<axis = 0>(n, map)
+            r = AffineGrid(t, size)
+            y = GridSample(x, r) }"""
+    model = onnx.parser.parse_model(text)
+    arrays = {
+        "w": draw(2, 6),
+        "theta": np.array([0, 2, 3]),
+        "map": np.array([2, 4, 4]),
+    }
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    report = quantize(model, draw(8, 2, 4, 4), platform="generic", effort="fast").report
+    (note,) = [note for note in report.notes if note.startswith("AffineGrid")]
+    assert "its expansion does not run in onnxruntime" in note
+    assert "AffineGrid" in {node.op_type for node in (*report.float_nodes, *report.host_part)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+from ...common.errors import ModelError
 from ...ir import ir
 from ...operators.macs import count_macs
 from ...targets import Target
@@ -69,11 +70,15 @@ def choose_expansions(
     for op_type in sorted({candidates[name] for name in on_host}):
         names_by_type[op_type] = frozenset(name for name in on_host if candidates[name] == op_type)
     search.run(names_by_type)
-    return _format_notes(names_by_type, rewriter.expanded)
+    return _format_notes(names_by_type, rewriter.expanded, search.failed)
 
 
 class _ExpansionSearch:
-    """Tries expansions; `best` is the partition with those of the rewriter."""
+    """Tries expansions.
+
+    `best` is the partition with those of the rewriter; `failed` are the nodes whose expansion
+    onnxruntime does not run.
+    """
 
     def __init__(
         self, rewriter: Rewriter, partition: Callable[[], Partition], target: Target
@@ -81,6 +86,7 @@ class _ExpansionSearch:
         """Partition the model without expansions."""
         self._rewriter, self._partition, self._target = rewriter, partition, target
         self.best = partition()
+        self.failed: set[str] = set()
 
     def find_host_nodes(self, candidates: Collection[str]) -> set[str]:
         """Return the names of `candidates` that stay in float in the best partition."""
@@ -110,7 +116,13 @@ class _ExpansionSearch:
     def _try(self, names: frozenset[str]) -> bool:
         """Expand exactly `names` if that is better than the best; return whether it is."""
         previous, self._rewriter.expanded = self._rewriter.expanded, names
-        proposal = self._partition()
+        try:
+            proposal = self._partition()
+        except ModelError:  # the model without the expansion runs
+            self._rewriter.expanded = previous
+            self.failed |= names - previous
+            return False
+        self.failed -= names
         if _is_improvement(self.best, proposal, self._target):
             self.best = proposal
             return True
@@ -146,7 +158,7 @@ def _measure_share(partition: Partition) -> _IntegerShare:
 
 
 def _format_notes(
-    names_by_type: Mapping[str, frozenset[str]], expanded: Collection[str]
+    names_by_type: Mapping[str, frozenset[str]], expanded: Collection[str], failed: Collection[str]
 ) -> list[str]:
     """Format one note per operator: how many nodes are expanded, or why it stays on the host."""
     notes = []
@@ -154,9 +166,11 @@ def _format_notes(
         count = f"{len(names)} node" + ("" if len(names) == 1 else "s")
         if names.issubset(expanded):
             notes.append(f"{op_type}: expanded to operators of the platform ({count})")
-        else:
-            notes.append(
-                f"{op_type} ({count}, such as {min(names)}) stays on the host: its expansion would "
-                "not raise the share of integers in the platform's program"
-            )
+            continue
+        reason = "would not raise the share of integers in the platform's program"
+        if not names.isdisjoint(failed):
+            reason = "does not run in onnxruntime"
+        notes.append(
+            f"{op_type} ({count}, such as {min(names)}) stays on the host: its expansion {reason}"
+        )
     return notes

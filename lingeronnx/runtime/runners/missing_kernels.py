@@ -94,8 +94,8 @@ def _repeat_mask_row(model: ir.Model, node: ir.Node) -> None:
     bounds = {"start": -2, "end": -1}
     queries = builder("Shape", [ir.require_input(node, 0)], [1], "queries", bounds)
     target = builder("Concat", [queries, builder.int_constant(1)], [2], "mask_shape", {"axis": 0})
-    shape = list(mask.shape or ())
-    shape[-2] = None
+    dims = list(mask.shape or ())
+    shape = [*dims[:-2], "queries", dims[-1]]
     repeated = builder("Expand", [mask, target], shape, "mask_rows")
     queries.type = target.type = ir.TensorType(ir.DataType.INT64)
     repeated.type = mask.type

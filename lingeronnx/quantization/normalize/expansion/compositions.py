@@ -1,7 +1,7 @@
 """Compose operators of those that the platforms have, where that is shorter than the function body.
 
 RMSNormalization, and LpNormalization with p = 2, become the layer normalization of x and -x side by
-side, InstanceNormalization that of each channel. RotaryEmbedding becomes
+side, InstanceNormalization and GroupNormalization that of each group of channels. RotaryEmbedding is
 x * cos + permuted x * sin with constant tables, CausalConvWithState a depthwise convolution of
 state and input, and the Gelu operators of com.microsoft the formula that exporters write.
 DepthToSpace and SpaceToDepth, which have function bodies from opset 28 on only, become a Transpose
@@ -70,17 +70,24 @@ def _compose_lp_norm(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-def _compose_instance_norm(model: ir.Model, node: ir.Node) -> bool:
-    """Replace an InstanceNormalization with constant scale and bias, and a map of known size."""
+def _compose_group_norm(model: ir.Model, node: ir.Node) -> bool:
+    """Replace an Instance- or GroupNormalization of a map of known size, with constant factors.
+
+    A group of channels is a row of a layer normalization; InstanceNormalization has groups of one.
+    """
     source = ir.require_input(node)
     shape = list(source.shape or ())
     scale, bias = (ir.const_value(value) for value in node.inputs[1:3])
     sizes = [dim for dim in shape[1:] if isinstance(dim, int)]
     if scale is None or bias is None or len(shape) < 3 or len(sizes) < len(shape) - 1:
         return False
+    channels = sizes[0]
+    if scale.shape != (channels,) or bias.shape != (channels,):  # per group before opset 21
+        return False
+    groups = int(ir.get_attr(node, "num_groups", channels))
     builder = SubgraphBuilder(model, node)
-    channels, count = sizes[0], math.prod(sizes[1:])
-    rows = builder.reshape(source, [channels, count], "rows")
+    count = math.prod(sizes) // groups
+    rows = builder.reshape(source, [groups, count], "rows")
     gamma = builder.constant(np.ones(count, np.float32), "gamma")
     beta = builder.constant(np.zeros(count, np.float32), "beta")
     attributes = {"axis": -1, "epsilon": float(ir.get_attr(node, "epsilon", 1e-5))}
@@ -376,7 +383,8 @@ COMPOSITIONS: Mapping[tuple[str, str], Composition] = {
     ("", "AveragePool"): _compose_dilated_average,
     ("", "CausalConvWithState"): _compose_causal_conv,
     ("", "DepthToSpace"): _compose_block_shuffle,
-    ("", "InstanceNormalization"): _compose_instance_norm,
+    ("", "GroupNormalization"): _compose_group_norm,
+    ("", "InstanceNormalization"): _compose_group_norm,
     ("", "LpNormalization"): _compose_lp_norm,
     ("", "Mean"): _compose_sum,
     ("", "RMSNormalization"): _compose_rms_norm,
