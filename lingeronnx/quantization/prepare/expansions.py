@@ -70,14 +70,14 @@ def choose_expansions(
     for op_type in sorted({candidates[name] for name in on_host}):
         names_by_type[op_type] = frozenset(name for name in on_host if candidates[name] == op_type)
     search.run(names_by_type)
-    return _format_notes(names_by_type, rewriter.expanded, search.failed)
+    return _format_notes(names_by_type, rewriter.expanded, search.obstacles)
 
 
 class _ExpansionSearch:
     """Tries expansions.
 
-    `best` is the partition with those of the rewriter; `failed` are the nodes whose expansion
-    onnxruntime does not run.
+    `best` is the partition with those of the rewriter; `obstacles` are {node: why its expansion was
+    not tried, or what of it would stay in float}.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class _ExpansionSearch:
         """Partition the model without expansions."""
         self._rewriter, self._partition, self._target = rewriter, partition, target
         self.best = partition()
-        self.failed: set[str] = set()
+        self.obstacles: dict[str, str] = {}
 
     def find_host_nodes(self, candidates: Collection[str]) -> set[str]:
         """Return the names of `candidates` that stay in float in the best partition."""
@@ -120,9 +120,9 @@ class _ExpansionSearch:
             proposal = self._partition()
         except ModelError:  # the model without the expansion runs
             self._rewriter.expanded = previous
-            self.failed |= names - previous
+            self.obstacles.update(dict.fromkeys(names - previous, "onnxruntime does not run it"))
             return False
-        self.failed -= names
+        self.obstacles.update(_find_float_reasons(proposal, names))
         if _is_improvement(self.best, proposal, self._target):
             self.best = proposal
             return True
@@ -157,8 +157,23 @@ def _measure_share(partition: Partition) -> _IntegerShare:
     )
 
 
+def _find_float_reasons(proposal: Partition, names: Collection[str]) -> dict[str, str]:
+    """Return {node of `names`: the first operator of its expansion that stays in float, and why}.
+
+    The text is empty if all are computed in integers.
+    """
+    reasons = dict.fromkeys(names, "")
+    for node in proposal.graph.graph:
+        origin, reason = ir.origin_name(node), proposal.floats.get(str(node.name))
+        if reason is not None and not reasons.get(origin, "-"):
+            reasons[origin] = f"{ir.base_op_type(node)}: {reason}"
+    return reasons
+
+
 def _format_notes(
-    names_by_type: Mapping[str, frozenset[str]], expanded: Collection[str], failed: Collection[str]
+    names_by_type: Mapping[str, frozenset[str]],
+    expanded: Collection[str],
+    obstacles: Mapping[str, str],
 ) -> list[str]:
     """Format one note per operator: how many nodes are expanded, or why it stays on the host."""
     notes = []
@@ -167,10 +182,10 @@ def _format_notes(
         if names.issubset(expanded):
             notes.append(f"{op_type}: expanded to operators of the platform ({count})")
             continue
-        reason = "would not raise the share of integers in the platform's program"
-        if not names.isdisjoint(failed):
-            reason = "does not run in onnxruntime"
+        first = min(names)
+        obstacle = f" ({obstacles[first]})" if obstacles.get(first) else ""
         notes.append(
-            f"{op_type} ({count}, such as {min(names)}) stays on the host: its expansion {reason}"
+            f"{op_type} ({count}, such as {first}) stays on the host: its expansion would not "
+            f"raise the share of integers in the platform's program{obstacle}"
         )
     return notes

@@ -1,9 +1,9 @@
 """Compose operators of those that the platforms have, where that is shorter than the function body.
 
 RMSNormalization, and LpNormalization with p = 2, become the layer normalization of x and -x side by
-side, InstanceNormalization and GroupNormalization that of each group of channels. RotaryEmbedding is
-x * cos + permuted x * sin with constant tables, CausalConvWithState a depthwise convolution of
-state and input, and the Gelu operators of com.microsoft the formula that exporters write.
+side, InstanceNormalization and GroupNormalization that of each group of channels. RotaryEmbedding
+becomes x * cos + permuted x * sin with constant tables, CausalConvWithState a depthwise convolution
+of state and input, and the Gelu operators of com.microsoft the formula that exporters write.
 DepthToSpace and SpaceToDepth, which have function bodies from opset 28 on only, become a Transpose
 between two Reshapes, as PyTorch's PixelShuffle is written. TensorScatter at a known position joins
 the rows of the cache around the new ones. A dilated AveragePool is a depthwise convolution.
