@@ -16,21 +16,21 @@ ANGLE_REASON = "it computes the angle of a Sin or Cos from inputs of the model, 
 
 _PERIODIC_OPS = {"Sin", "Cos"}
 _MOVES = float_ops.DATA_MOVEMENT_OPS | {"Cast", "Concat"}
-_PRODUCT_OPS = {"MatMul", "Gemm", "Linear", "Einsum"}
-_ARITHMETIC_OPS = float_ops.AFFINE_OPS | _PRODUCT_OPS
+_LAYER_OPS = (float_ops.LAYER_OPS - float_ops.RECURRENT_OPS) | {"Linear"}
+_ARITHMETIC_OPS = float_ops.AFFINE_OPS | _LAYER_OPS
 
 
 def is_angle_source(node: ir.Node) -> bool:
     """Whether only Sin and Cos read the results of `node`, which it computes from model inputs.
 
-    Copies, and arithmetic with at most one matrix product, may lie on both sides.
+    Copies, and arithmetic with at most one layer, may lie on both sides.
     """
     if ir.base_op_type(node) not in _ARITHMETIC_OPS:
         return False
     if not _feeds_only_periodic_ops(node.outputs[0]):
         return False
-    products = _count_products(node)
-    return products is not None and products <= 1
+    layers = _count_layers(node)
+    return layers is not None and layers <= 1
 
 
 def _feeds_only_periodic_ops(value: ir.Value) -> bool:
@@ -49,21 +49,21 @@ def _feeds_only_periodic_ops(value: ir.Value) -> bool:
     return True
 
 
-def _count_products(node: ir.Node) -> int | None:
-    """Return the number of matrix products up to `node`; None if anything but copies is upstream.
+def _count_layers(node: ir.Node) -> int | None:
+    """Return the number of layers up to `node`; None if anything but copies is upstream.
 
     Arithmetic on copies counts as a copy.
     """
     op_type = ir.base_op_type(node)
     if op_type not in _MOVES | _ARITHMETIC_OPS:
         return None
-    total = int(op_type in _PRODUCT_OPS)
+    total = int(op_type in _LAYER_OPS)
     for value in node.inputs:
         producer = ir.producer(value)
         if producer is None:
             continue
-        products = _count_products(producer)
-        if products is None:
+        layers = _count_layers(producer)
+        if layers is None:
             return None
-        total += products
+        total += layers
     return total
