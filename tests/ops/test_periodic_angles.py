@@ -48,6 +48,12 @@ def test_other_products_are_no_angles(body):
     assert not is_angle_source(first_node(body, w=np.ones((4, 8), np.float32), **constants))
 
 
+def test_a_long_chain_is_left_alone():
+    chain = " ".join(f"b{i + 1} = Add(b{i}, f)" for i in range(2000))
+    node = first_node(f"a = Mul(x, f) b0 = Identity(a) {chain} y = Sin(b2000)", f=FREQUENCIES[:4])
+    assert not is_angle_source(node)
+
+
 @pytest.mark.parametrize("platform", ["generic", "venus"])
 def test_a_time_embedding_is_as_accurate_as_its_layer(platform):
     rng = np.random.default_rng(0)
