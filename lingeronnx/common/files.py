@@ -21,9 +21,9 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from .errors import ConfigError
 from .escaping import escape_file_text
@@ -57,8 +57,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class FileVersion:
+class FileVersion(NamedTuple):
     """The version of a kind of file in JSON: the entry `key` has it.
 
     Files of lingeronnx 0.1 have no entry, which means version 1.

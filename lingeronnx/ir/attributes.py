@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -235,8 +235,7 @@ def _attribute_type_name(attribute_type: int) -> str:
     return str(attribute_type)
 
 
-@dataclass(frozen=True)
-class _OperatorContract:
+class _OperatorContract(NamedTuple):
     """Types of the attributes of a standard operator by name, and limits of its operands.
 
     The limits are the number of required inputs, and the largest number of outputs.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx
 
@@ -38,8 +38,7 @@ _FUNCTIONS_IR_VERSION = 8  # the first IR version with model-local functions
 _MAX_INFERENCE_BYTES = 1 << 28  # maximum size of the weights for which types are inferred
 
 
-@dataclass(frozen=True)
-class DynamicTail:
+class DynamicTail(NamedTuple):
     """A model split into a body with static shapes and a tail with data-dependent shapes.
 
     Attributes

@@ -13,9 +13,9 @@ elementwise operators. Nothing here depends on graphs, integers or platforms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,8 +91,7 @@ class DataMovement(Enum):
     RESAMPLE = "resamples the elements"
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(NamedTuple):
     """Facts about a standard operator.
 
     Attributes

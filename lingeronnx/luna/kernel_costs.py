@@ -9,12 +9,12 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = ["ARCS", "CopyCost", "CostCorrection", "KernelCosts", "VectorKernelCost"]
 
 
-@dataclass(frozen=True)
-class CopyCost:
+class CopyCost(NamedTuple):
     """Cycles of one copy route.
 
     Attributes
@@ -54,8 +54,7 @@ class CopyCost:
         return total
 
 
-@dataclass(frozen=True)
-class VectorKernelCost:
+class VectorKernelCost(NamedTuple):
     """Cost of a vector kernel: cycles = start + max(input bits / 64, output bits / 128).
 
     Attributes
@@ -70,8 +69,7 @@ class VectorKernelCost:
     is_half_rate: bool = False
 
 
-@dataclass(frozen=True)
-class CostCorrection:
+class CostCorrection(NamedTuple):
     """Factors that a board's measurement applies to a kernel's start and element cycles."""
 
     start: float = 1.0

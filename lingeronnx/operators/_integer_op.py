@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -52,8 +51,7 @@ ATTRIBUTE_RENAMES: Mapping[str, str] = MappingProxyType(
 _REQUIRED = object()
 
 
-@dataclass(frozen=True)
-class Attr:
+class Attr(NamedTuple):
     """An attribute of an integer operator.
 
     Attributes

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +35,7 @@ from .integer_ops import DEQUANT, QUANT, REQUANT, Format
 __all__ = ["LoweringContext", "LoweringResult", "SupportsLowering"]
 
 
-@dataclass(frozen=True)
-class LoweringResult:
+class LoweringResult(NamedTuple):
     """An integer graph and its relation to the float graph.
 
     Attributes
@@ -267,7 +265,7 @@ class LoweringContext:
         array = ir.require_const_value(value)
         wide = self.array(f"{value.name}_wide", array.astype(np.int16))
         source = self._sources[str(value.name)]
-        self._sources[str(wide.name)] = replace(source, dtype=np.dtype(np.int16))
+        self._sources[str(wide.name)] = source._replace(dtype=np.dtype(np.int16))
         return wide
 
     def _add_parameter(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ ExponentLookup = Callable[[str], int]
 UnaryFunction = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class ScalePair:
+class ScalePair(NamedTuple):
     """Two tensors that must share a scale.
 
     `statistics_of` is the tensor whose statistics determine it, or None for both.

@@ -8,8 +8,7 @@ shapes are those of a standard operator, the inference of that operator is used
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
@@ -72,8 +71,7 @@ _Value = TypeVar("_Value", int, list[int])
 InferenceFunction = Callable[[InferenceContext], None]
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """Inputs and outputs of an operator.
 
     Kinds of tensors: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64),

@@ -7,8 +7,8 @@ the configuration. Code asks the fields of a `EffortRecipe`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from .settings import SETTINGS
 
@@ -22,8 +22,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class EffortRecipe:
+class EffortRecipe(NamedTuple):
     """The steps of a quantization that cost time and depend on the effort.
 
     Parameters

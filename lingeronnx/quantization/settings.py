@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeAlias, TypedDict, get_args
+from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 from ..targets import DEFAULT, PLATFORMS
 from ..targets._target import format_platform_name
@@ -83,8 +82,7 @@ class QuantSettings(TypedDict, total=False):
     timing: str | os.PathLike[str] | None
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """Default, description and command-line option of a setting.
 
     Parameters

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..common.errors import ConfigError
 from ..common.hashing import hash_concatenation
@@ -90,8 +90,7 @@ def map_jobs(
         yield from map(job.start(), items)
 
 
-@dataclass(frozen=True)
-class _PackedJob(Generic[_Item, _Result]):
+class _PackedJob(NamedTuple, Generic[_Item, _Result]):
     """A pickled job; `key` is the same for equal jobs."""
 
     body: bytes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -177,8 +177,7 @@ def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _BatchResult:
+class _BatchResult(NamedTuple):
     """Result of a batch.
 
     samples : number of samples. sums : sums of every measure. predictions : counts of a top-k

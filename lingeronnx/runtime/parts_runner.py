@@ -7,7 +7,7 @@ that uses its own exp and tanh.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ __all__ = ["HostFunction", "PartRun", "PartsRunner"]
 HostFunction = Callable[[ProgramPart, Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
-@dataclass(frozen=True)
-class PartRun:
+class PartRun(NamedTuple):
     """One run of a part.
 
     inputs, outputs : arrays by tensor. tensors : (name, array, qparams or None) of all tensors of a

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import onnx
 
@@ -79,8 +80,7 @@ class ProgramPart:
         return self.choice if argv is None else self.target.evaluate_packing(self.graph, argv)
 
 
-@dataclass(frozen=True)
-class PartitionedProgram:
+class PartitionedProgram(NamedTuple):
     """A complete graph, and its parts in the order in which they run."""
 
     graph: ir.Model

@@ -8,9 +8,8 @@ sessions.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -140,8 +139,7 @@ class Stream:
         return [results[name] for name in outputs]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call of a model whose states are fed back.
 
     feeds : arrays by input name. labels : of the samples, or None. restarts : whether the states
@@ -257,8 +255,7 @@ def _check_single_call(
         )
 
 
-@dataclass(frozen=True)
-class UnrolledCalls:
+class UnrolledCalls(NamedTuple):
     """Calls of a model with the states that it computes.
 
     items : feeds with states; calls of equal shape are concatenated. call_count : number of calls.

@@ -5,13 +5,12 @@ Deployed folders have it as a header and an example. Nothing of it was tried on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["BoardSupport"]
 
 
-@dataclass(frozen=True)
-class BoardSupport:
+class BoardSupport(NamedTuple):
     """Names of a chip's software development kit (SDK) that firmware needs around a program.
 
     source : where the names are from, for a comment; "" if none are known. includes : headers.

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..common.errors import ConfigError
 from ._target import Target
@@ -19,8 +19,7 @@ _MAX_REPORTED_LAYERS = 3  # layers that a finding names
 _MIN_REPORTED_FRACTION = 0.01  # of the total cycles; faster layers are not named
 
 
-@dataclass(frozen=True)
-class LatencyOptions:
+class LatencyOptions(NamedTuple):
     """Options for latency estimates.
 
     clock_mhz : clock of the chip in MHz.

@@ -6,9 +6,8 @@ Values only; `runtime.version_compatibility` computes them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .verdict import RuleBasis, VerdictFinding
 
@@ -18,8 +17,7 @@ __all__ = ["PlanStatus", "VersionCompatibility", "VersionTable"]
 PlanStatus = Literal["safe", "unsafe", "unmeasured"]
 
 
-@dataclass(frozen=True)
-class VersionCompatibility:
+class VersionCompatibility(NamedTuple):
     """A written file, packed and run by one version of packer and executor.
 
     Attributes
@@ -56,8 +54,7 @@ class VersionCompatibility:
         return {**vars(self), "findings": [vars(finding) for finding in self.findings]}
 
 
-@dataclass(frozen=True)
-class VersionTable:
+class VersionTable(NamedTuple):
     """A written file on all known versions of a chip, oldest first; empty if it is not packed."""
 
     rows: tuple[VersionCompatibility, ...] = ()

@@ -10,7 +10,7 @@ are rejected later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ DYNAMIC_OPS = float_ops.DYNAMIC_QUANTIZATION_OPS | {
 }
 
 
-@dataclass(frozen=True)
-class _QOperatorForm:
+class _QOperatorForm(NamedTuple):
     """Where an integer operator of ONNX has its inputs, and which float operator it stands for.
 
     Attributes

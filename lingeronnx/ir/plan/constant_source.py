@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,7 @@ def identity_transform(array: np.ndarray) -> np.ndarray:
     return array
 
 
-@dataclass(frozen=True)
-class ConstantSource:
+class ConstantSource(NamedTuple):
     """How an integer initializer is derived: ``view(qparams.integers(float)).astype(dtype)``.
 
     name : the float initializer.

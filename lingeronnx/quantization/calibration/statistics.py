@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,7 @@ __all__ = ["HALF_BINS", "Curve", "Stats", "TensorStats", "ConsumerFunction", "co
 Curve = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class ConsumerFunction:
+class ConsumerFunction(NamedTuple):
     """An elementwise function that is the only consumer of a tensor, and its quantization.
 
     Attributes

@@ -8,7 +8,6 @@ with consecutive ones of its output, and a Slice the selected ones.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +21,7 @@ from ..partition import Partition, quantized_tensors
 __all__ = ["ChannelGroup", "find_channel_groups"]
 
 
-@dataclass(frozen=True)
-class ChannelGroup:
+class ChannelGroup(NamedTuple):
     """Tensors that share factors per channel, their producing layers and their consuming layers.
 
     Attributes

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -55,8 +54,7 @@ _MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minim
 _DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 
 
-@dataclass(frozen=True)
-class ChannelStats:
+class ChannelStats(NamedTuple):
     """Largest magnitude and mean square of a tensor per channel, float64 [C]."""
 
     max_abs: np.ndarray

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,8 +39,7 @@ _PRIOR_COUNT = 32.0
 _MIN_POSITIONS = 1024  # minimum number of compared positions, regardless of the memory budget
 
 
-@dataclass(frozen=True)
-class _RepresentableMask:
+class _RepresentableMask(NamedTuple):
     """The float values that an integer tensor can represent.
 
     Attributes

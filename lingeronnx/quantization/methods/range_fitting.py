@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,16 +39,14 @@ _STEPS_PER_OCTAVE = 16  # candidates per octave
 _SWEEPS = 4
 
 
-@dataclass(frozen=True)
-class _RangeGroup:
+class _RangeGroup(NamedTuple):
     """Tensors that are multiplied by one common factor, and their groups that share a scale."""
 
     factor_group: FactorGroup
     shared_scales: list[SharedScaleGroup]
 
 
-@dataclass(frozen=True)
-class _WeightEdge:
+class _WeightEdge(NamedTuple):
     """A weight that joins two groups of tensors (indices), with its statistics and bits."""
 
     input_group: int

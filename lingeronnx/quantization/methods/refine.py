@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -532,8 +532,7 @@ def _fit_to_float_outputs(
         counts[g] = fitted * scales[g]
 
 
-@dataclass(frozen=True)
-class _RoundingSearch:
+class _RoundingSearch(NamedTuple):
     """Rounding of the weights of a layer by the second moments of their inputs.
 
     Attributes

@@ -78,8 +78,7 @@ class SkipReason:
         return f"{self.kind} {self.name} stays: {self.explanation}"
 
 
-@dataclass(frozen=True)
-class PassResult:
+class PassResult(NamedTuple):
     """Number of changes of a pass, and why it left nodes unchanged."""
 
     changes: int
@@ -173,8 +172,7 @@ class Pass(NamedTuple):
         return None
 
 
-@dataclass(frozen=True)
-class PassRun:
+class PassRun(NamedTuple):
     """The result of a pass that has run."""
 
     name: str

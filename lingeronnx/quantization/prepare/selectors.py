@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...common.errors import ConfigError, suggest_nearest
 from ...ir import ir
@@ -18,8 +18,7 @@ from ...runtime.runners import find_ancestors, iter_read_values
 __all__ = ["Selectors", "select_nodes", "select_tensors"]
 
 
-@dataclass(frozen=True)
-class Selectors:
+class Selectors(NamedTuple):
     """Resolves selectors of the user's graph `original` to the normalized graph `graph`."""
 
     original: ir.Model

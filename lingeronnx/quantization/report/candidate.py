@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -111,8 +112,7 @@ class ChipGraph:
         return session.run(None, {name: feeds[name] for name in feeds if name in names})
 
 
-@dataclass(frozen=True)
-class IntegerCheck:
+class IntegerCheck(NamedTuple):
     """Comparison of an integer graph before and after backend passes.
 
     samples : number of samples on which all outputs are equal; 0 if they were not compared, or

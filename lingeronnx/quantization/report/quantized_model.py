@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,8 +73,7 @@ class WrittenFiles:
         )
 
 
-@dataclass(frozen=True)
-class _OutputGraphs:
+class _OutputGraphs(NamedTuple):
     """An integer graph and its parts for the packer as they are written, with notes."""
 
     graph: ir.Model

@@ -22,7 +22,6 @@ from ...common.text import (
 )
 from ...ir import ir
 from ...operators.macs import count_macs
-from ...runtime.evaluation import Evaluation
 from ...runtime.version_compatibility import VersionedPart
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
@@ -35,6 +34,7 @@ from .output_parts import OutputPart
 from .program import ProgramReport
 
 if TYPE_CHECKING:
+    from ...runtime.evaluation import Evaluation
     from ..scales.imported_scales import ImportedQParams
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...ir import ir
 from ...ir.plan import Affine
@@ -132,8 +132,7 @@ class ScalePolicy:
         }
 
 
-@dataclass(frozen=True)
-class TensorScalePolicy:
+class TensorScalePolicy(NamedTuple):
     """Policy for the scale of one tensor, or of several that share it.
 
     Attributes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class SharedScaleGroup:
+class SharedScaleGroup(NamedTuple):
     """Tensors that share one scale.
 
     Attributes

@@ -12,7 +12,8 @@ characterizes only its own weights.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,8 +40,7 @@ _BATCH_SIZE = 64  # samples per batch
 _Feed = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class CrossValidatedPlan:
+class CrossValidatedPlan(NamedTuple):
     """A plan whose weights were refined once per fold, without the samples of that fold.
 
     Attributes
@@ -62,7 +62,7 @@ class CrossValidatedPlan:
 
     def with_notes(self, notes: Iterable[str]) -> CrossValidatedPlan:
         """Return a copy whose plan has more notes for the report."""
-        return replace(self, planned=self.planned.with_notes(notes))
+        return self._replace(planned=self.planned.with_notes(notes))
 
 
 class CrossValidation:

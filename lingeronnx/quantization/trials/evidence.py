@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -188,8 +188,7 @@ def clamp_sqnr_db(sqnr: float) -> float:
     return max(min(sqnr, MAX_SQNR_DB), -MAX_SQNR_DB)
 
 
-@dataclass(frozen=True)
-class Gain:
+class Gain(NamedTuple):
     """SQNR gain of one graph over another.
 
     Attributes

@@ -20,8 +20,9 @@ again then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from ...common.errors import ConstraintError, ModelError
 from ...ir.plan import Affine, Plan
@@ -54,8 +55,7 @@ _CALIBRATORS = ("max", "percentile")  # tried beside the default one
 _MAX_SQNR_DB = 20.0  # other calibrators are tried only below that
 
 
-@dataclass(frozen=True)
-class _HeldOutRun:
+class _HeldOutRun(NamedTuple):
     """A candidate, and the same quantized without the held-out samples and measured on these."""
 
     full: Candidate
@@ -69,7 +69,7 @@ class _HeldOutRun:
 
     def with_notes(self, notes: Iterable[str]) -> _HeldOutRun:
         """Return a copy whose candidate has more notes."""
-        return replace(self, full=self.full.with_notes(notes))
+        return self._replace(full=self.full.with_notes(notes))
 
 
 def measure_on_held_out(
@@ -143,7 +143,7 @@ class OtherCalibrator:
     def propose(self, best: _HeldOutRun, log: RunLog) -> Proposals[_HeldOutRun]:
         """Propose each calibrator with unrefined weights, and the better ones for the model."""
         start = best
-        default = replace(start, reduced=_build_alike(start.reduced.planned, None, None))
+        default = start._replace(reduced=_build_alike(start.reduced.planned, None, None))
         promising = []
         for calibrator in _CALIBRATORS:
             verdict = yield self._propose(
@@ -198,7 +198,7 @@ def _build_unrefined(run: _HeldOutRun, calibrator: str) -> _HeldOutRun | None:
     replanned = assign_scales(reconfigured, planned.calibration)
     if replanned.plan.tensors == planned.plan.tensors:
         return None
-    return replace(run, reduced=_build_alike(replanned, None, None))
+    return run._replace(reduced=_build_alike(replanned, None, None))
 
 
 def _describe_calibrator(

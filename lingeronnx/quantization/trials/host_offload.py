@@ -10,8 +10,8 @@ front end alone keeps its transform, in 16 bits if the target has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from ...ir import float_ops, ir
 from ...operators.macs import count_macs
@@ -60,8 +60,7 @@ _NOT_TRIED_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class _Alternative:
+class _Alternative(NamedTuple):
     """Nodes to try on the host.
 
     Attributes

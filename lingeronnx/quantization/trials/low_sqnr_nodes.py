@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -59,8 +58,7 @@ def select_low_sqnr_nodes_to_offload(best: Candidate, log: RunLog) -> dict[str, 
     return dict(run_trial(LowSqnrNodes(best), start, log).nodes)
 
 
-@dataclass(frozen=True)
-class _Offload:
+class _Offload(NamedTuple):
     """A draft with `nodes` ({node: reason}) on the host in addition to those in float."""
 
     nodes: Mapping[str, str]
@@ -68,7 +66,7 @@ class _Offload:
 
     def with_notes(self, notes: Iterable[str]) -> _Offload:
         """Return a copy whose candidate has more notes."""
-        return replace(self, candidate=self.candidate.with_notes(notes))
+        return self._replace(candidate=self.candidate.with_notes(notes))
 
 
 def _build_offload(best: Candidate, nodes: Mapping[str, str], log: RunLog) -> _Offload:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, fields
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 from ...common.errors import ConstraintError
 from ..run_log import RunLog, VerdictRecord
@@ -89,8 +89,7 @@ class Criterion:
         return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class TrialVerdict(Generic[T]):
+class TrialVerdict(NamedTuple, Generic[T]):
     """The decision on one proposal.
 
     Attributes
@@ -116,8 +115,7 @@ def _hold(_: object) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Proposal(Generic[T]):
+class Proposal(NamedTuple, Generic[T]):
     """An alternative that a trial wants to be built and judged.
 
     Attributes

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ _ROW_MULTIPLE = 512  # rows of larger chunks are a multiple, so that batches are
 _MAX_BYTES, _MAX_COMPRESSION_RATIO = 1 << 30, 4
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Header of an array in an archive. data_offset : size of the header in bytes."""
 
     info: zipfile.ZipInfo

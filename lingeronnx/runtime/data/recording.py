@@ -13,8 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ _MAX_MEMORY_BYTES = 64 << 20  # bytes of arrays in memory; others are in the fil
 _Item = tuple[object, object]
 
 
-@dataclass(frozen=True)
-class _SpilledArray:
+class _SpilledArray(NamedTuple):
     """An array in the temporary file. offset : of its first byte."""
 
     offset: int

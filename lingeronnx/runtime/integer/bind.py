@@ -7,8 +7,7 @@ only through `integer_ops`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Binder", "BoundGraph", "bind_kernel"]
 
 
-@dataclass(frozen=True)
-class BoundGraph:
+class BoundGraph(NamedTuple):
     """Steps of a graph, the type of every tensor, and quantization parameters of integer tensors.
 
     held : quantization parameters by tensor. integer_names : {tensor that the graph does not have:

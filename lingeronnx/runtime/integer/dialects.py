@@ -8,7 +8,7 @@ Names are the formats'; must not know the arithmetic itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...common.errors import ConfigError, ModelError
 from ...ir import ir
@@ -33,8 +33,7 @@ def detect_dialect(model: ir.Model) -> int:
     return 3 if nodes and not any(node.op_type in _V1_NAMES for node in nodes) else 1
 
 
-@dataclass(frozen=True)
-class ArithmeticSide:
+class ArithmeticSide(NamedTuple):
     """The arithmetic of a graph's operators: the executor's or that of the training software.
 
     target : the platform. dialect : of the graph, for the training arithmetic; 0 for the

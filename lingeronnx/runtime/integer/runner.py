@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -69,7 +68,7 @@ class IntegerRunner:
         #: Inputs of Quants to more bits than the platform supports; they are fed as integers.
         self._wide = _find_wide_inputs(model, self.target)
         self.inputs = [
-            replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
+            spec._replace(dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
             for spec in get_input_specs(model)
         ]
         self.consts = _collect_constants(model)
@@ -425,8 +424,7 @@ def _check_simd_settings() -> None:
         raise ConfigError(str(error)) from error
 
 
-@dataclass(frozen=True)
-class _DirectProgram:
+class _DirectProgram(NamedTuple):
     """A program that takes feeds of certain types and shapes unchanged.
 
     feeds : {input of the program: input of the graph}. held : qparams of integer tensors. samples :

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx
 
@@ -21,8 +21,7 @@ __all__ = ["ModelStage", "group_tensors_by_size", "split_into_stages"]
 MAX_STAGE_BYTES = 1 << 26
 
 
-@dataclass(frozen=True)
-class ModelStage:
+class ModelStage(NamedTuple):
     """Nodes that run together.
 
     proto : model without declared outputs. inputs : tensors that it consumes. outputs : requested

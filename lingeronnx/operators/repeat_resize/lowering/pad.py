@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -61,8 +60,7 @@ class _PadStep(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class _PaddedImage:
+class _PaddedImage(NamedTuple):
     """Constant padding of an image by an iqPad; `pads` are (top, left, bottom, right)."""
 
     source: list[int]
@@ -105,8 +103,7 @@ class _PaddedImage:
             source = step.result
 
 
-@dataclass(frozen=True)
-class _TapConv:
+class _TapConv(NamedTuple):
     """A depthwise convolution that pads: its kernel has a single tap, at `tap_position`."""
 
     source: list[int]

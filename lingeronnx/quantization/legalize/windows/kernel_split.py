@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from copy import copy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,7 @@ __all__ = ["clip_pads_to_limits", "insert_pad_before", "move_padding_to_pad", "s
 _MAX_PARTS = 16
 
 
-@dataclass(frozen=True)
-class _KernelPart:
+class _KernelPart(NamedTuple):
     """A part of a convolution kernel along one axis, and the input range that it reads.
 
     Attributes

@@ -11,7 +11,7 @@ weights that are never used no longer influence a scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from .._base import can_lower, format_sizes, match_conv
 __all__ = ["trim_padding_taps"]
 
 
-@dataclass(frozen=True)
-class _ReadTaps:
+class _ReadTaps(NamedTuple):
     """Taps `first` to `first` + `size` - 1 of a kernel axis that read the map.
 
     With padding, stride and dilation of the axis; the other taps only meet padding.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ....ir import float_ops, ir
@@ -35,8 +34,7 @@ class _TileRange(NamedTuple):
     pad_end: int
 
 
-@dataclass(frozen=True)
-class _TiledWindow:
+class _TiledWindow(NamedTuple):
     """The sliding window of a 2-D convolution or pool, with the sizes of its input and result.
 
     Attributes

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -246,8 +246,7 @@ def _count_uses(value: ir.Value) -> int:
     return -1 if ir.producer(value) is None else len(value.uses())
 
 
-@dataclass(frozen=True)
-class _FusionRule:
+class _FusionRule(NamedTuple):
     """Which regions are fused.
 
     Attributes

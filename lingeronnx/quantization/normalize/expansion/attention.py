@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ _PRESENT_KEY, _PRESENT_VALUE, _SCORES = 1, 2, 3  # outputs
 _SCALED, _CAPPED, _MASKED, _WEIGHTS = range(4)  # which scores are an output
 
 
-@dataclass(frozen=True)
-class _Geometry:
+class _Geometry(NamedTuple):
     """Sizes of an attention; `past` positions are cached, `keys` is their total number."""
 
     batch: ir.Dim

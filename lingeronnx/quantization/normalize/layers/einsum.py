@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,8 +55,7 @@ def decompose_einsum(model: ir.Model) -> PassResult:
     return PassResult(changes, skipped)
 
 
-@dataclass(frozen=True)
-class _EinsumFactor:
+class _EinsumFactor(NamedTuple):
     """An operand of an Einsum: a letter per axis, their sizes, and its array if it is constant."""
 
     value: ir.Value

@@ -18,7 +18,6 @@ one is moved there by a Transpose.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +46,7 @@ _LENGTH_OPS = {op for op, reduction in float_ops.REDUCTION_KINDS.items() if redu
 ROOT_OPS = {"BatchNormalization", "Pow", "Sqrt", *_LENGTH_OPS}
 
 
-@dataclass(frozen=True)
-class _FittedNorm:
+class _FittedNorm(NamedTuple):
     """A layer normalization over `axes`: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
     Without `is_centered` the mean is taken as 0. gamma and beta have an element per element of
