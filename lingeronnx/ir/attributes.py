@@ -18,7 +18,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from ..common.errors import ModelError
-from .write_verification import iter_nodes_recursive
+from .subgraphs import iter_nodes_recursive
 
 __all__ = [
     "QUANTIZED_DOMAINS",

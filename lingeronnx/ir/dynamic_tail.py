@@ -18,6 +18,7 @@ from typing import NamedTuple
 import onnx
 
 from . import float_ops, ir
+from .subgraphs import iter_subgraphs
 
 __all__ = ["DynamicTail", "append_tail", "split_dynamic_tail"]
 
@@ -357,14 +358,6 @@ def _iter_read_values(node: ir.Node) -> Iterator[ir.Value]:
 # ---- protobuf ------------------------------------------------------------------------------------
 
 
-def _iter_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs in the attributes of a node, not those nested in them."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that `node` and its subgraphs read.
 
@@ -372,7 +365,7 @@ def _iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
     subgraph are included.
     """
     yield from (name for name in node.input if name)
-    for graph in _iter_subgraphs(node):
+    for graph in iter_subgraphs(node):
         for inner in graph.node:
             yield from _iter_read_names(inner)
         yield from (value.name for value in graph.output)
@@ -456,7 +449,7 @@ def _rename_tensors(graph: onnx.GraphProto, new_names: dict[str, str]) -> None:
     for node in graph.node:
         for field in (node.input, node.output):
             field[:] = [new_names.get(name, name) for name in field]
-        for subgraph in _iter_subgraphs(node):
+        for subgraph in iter_subgraphs(node):
             _rename_tensors(subgraph, new_names)
             for value in subgraph.output:
                 value.name = new_names.get(value.name, value.name)

@@ -13,7 +13,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..common.errors import ModelError
-from .write_verification import iter_nodes_recursive
+from .subgraphs import iter_nodes_recursive, iter_subgraphs
 
 __all__ = ["MAX_UNROLLED_ITERATIONS", "check_expansion_limits"]
 
@@ -78,7 +78,7 @@ def check_expansion_limits(model: ModelProto) -> None:
     functions counted). Loops may execute at most _MAX_EXECUTED_NODES more nodes than that expansion
     has. The message names the node of the main graph that contributes most.
     """
-    if not model.functions and not any(_get_subgraphs(node) for node in model.graph.node):
+    if not model.functions and not any(list(iter_subgraphs(node)) for node in model.graph.node):
         return  # nothing expands
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     function_sizes: dict[_FunctionKey, _ExpandedSize] = {}
@@ -143,7 +143,7 @@ def _measure_node(
     if called_size is not None:
         return called_size
     body_size = _ExpandedSize()
-    for body in _get_subgraphs(node):
+    for body in iter_subgraphs(node):
         constants = _collect_scalar_constants(body, scope)
         body_size += _measure_nodes(body.node, constants, function_sizes)
     return _ExpandedSize(1, 1) + body_size.repeat(_loop_trip_count(node, scope))
@@ -158,8 +158,8 @@ def _loop_trip_count(node: NodeProto, scope: _ScalarConstants) -> int:
         return 1
     if not node.input or not node.input[0]:
         return 1
-    bodies = _get_subgraphs(node)
-    if not bodies or not _never_exits_early(bodies[0], scope):
+    body = next(iter_subgraphs(node), None)
+    if body is None or not _never_exits_early(body, scope):
         return 1
     return max(scope.get(node.input[0], 1), 1)
 
@@ -226,14 +226,6 @@ def _scalar_value(tensor: TensorProto) -> int | None:
             tensor.raw_data, "little", signed=tensor.data_type == TensorProto.INT64
         )
     return next(iter([*tensor.int64_data, *tensor.int32_data]), None)
-
-
-def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
-    """Return the graphs in the attributes of `node`, not those nested in them."""
-    subgraphs: list[GraphProto] = []
-    for attribute in node.attribute:
-        subgraphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
-    return subgraphs
 
 
 def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iterator[_FunctionKey]:

@@ -33,6 +33,7 @@ __all__ = [
     "is_exclusive_initializer",
     "is_float32",
     "is_standard_op",
+    "iter_all_nodes",
     "iter_subgraphs",
     "iter_values",
     "mark_folded_batch",
@@ -58,6 +59,17 @@ def iter_subgraphs(node: Node) -> Iterator[Graph]:
     """Yield the graphs in the attributes of `node`, not those nested in them."""
     for attribute in node.attributes.values():
         yield from get_subgraphs(attribute)
+
+
+def iter_all_nodes(model: Model, include_composites: bool = True) -> Iterator[Node]:
+    """Yield the nodes of `model`, of its subgraphs and of its functions.
+
+    Without `include_composites`, nodes of functions of `FUNCTION_DOMAIN` are left out.
+    """
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        if include_composites or function.domain != FUNCTION_DOMAIN:
+            yield from function.all_nodes()
 
 
 def find_constant(value: Value | None) -> np.ndarray | None:

@@ -25,7 +25,8 @@ from ..common.hashing import hash_concatenation
 from . import external_data
 from .attributes import QUANTIZED_DOMAINS, check_attributes, node_label
 from .expansion_limits import check_expansion_limits
-from .write_verification import iter_nodes_recursive, verify_written_model
+from .subgraphs import iter_nodes_recursive, iter_subgraphs
+from .write_verification import verify_written_model
 
 __all__ = [
     "MAX_MODEL_BYTES",
@@ -103,13 +104,8 @@ def iter_tensors(scope: ModelProto | GraphProto | FunctionProto) -> Iterator[Ten
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            for graph in _get_subgraphs(attribute):
-                yield from iter_tensors(graph)
-
-
-def _get_subgraphs(attribute: onnx.AttributeProto) -> list[GraphProto]:
-    """Return the graphs stored in `attribute`, not those nested in them."""
-    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+        for graph in iter_subgraphs(node):
+            yield from iter_tensors(graph)
 
 
 # ---- writing -------------------------------------------------------------------------------------
@@ -507,14 +503,14 @@ def _check_nodes(nodes: Iterable[NodeProto], defined_names: set[str]) -> None:
                 )
         for attribute in node.attribute:
             _check_attribute_content(node, attribute)
-            for subgraph in _get_subgraphs(attribute):
-                if node.op_type == "Loop" and (len(subgraph.input) < 2 or not subgraph.output):
-                    raise ModelError(
-                        f"{node_label(node)}: its body has {len(subgraph.input)} inputs and "
-                        f"{len(subgraph.output)} outputs; it needs the inputs iteration and "
-                        "condition, and the output condition"
-                    )
-                _check_graph(subgraph, defined_names)
+        for subgraph in iter_subgraphs(node):
+            if node.op_type == "Loop" and (len(subgraph.input) < 2 or not subgraph.output):
+                raise ModelError(
+                    f"{node_label(node)}: its body has {len(subgraph.input)} inputs and "
+                    f"{len(subgraph.output)} outputs; it needs the inputs iteration and "
+                    "condition, and the output condition"
+                )
+            _check_graph(subgraph, defined_names)
 
 
 def _check_attribute_content(node: NodeProto, attribute: onnx.AttributeProto) -> None:

@@ -14,8 +14,9 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from ..common.errors import ModelError
+from .subgraphs import iter_nodes_recursive
 
-__all__ = ["iter_nodes_recursive", "verify_written_model"]
+__all__ = ["verify_written_model"]
 
 # Graphs of these domains use some standard operators in nonstandard forms.
 _QUANTIZED_DOMAINS = ("thinker", "linger")
@@ -113,14 +114,3 @@ def _check_required_operands(node: NodeProto, schema: onnx.defs.OpSchema, label:
 def _standard_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
     """Return the version of the standard domain in `imports`, or 0 if it is not among them."""
     return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 0)
-
-
-def iter_nodes_recursive(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
-    """Yield `nodes` and the nodes of all nested subgraphs, each node before those inside it."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from iter_nodes_recursive(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from iter_nodes_recursive(graph.node)

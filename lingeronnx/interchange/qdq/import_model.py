@@ -28,7 +28,6 @@ from .qoperator import MOVES
 from .qoperators import (
     DYNAMIC_OPS,
     expand_qoperators,
-    iter_all_nodes,
     reshape_constant,
     transpose_constant,
 )
@@ -150,7 +149,7 @@ class _ModelImporter:
         ModelError for dynamic quantization.
         """
         model = self.model
-        for node in iter_all_nodes(model):
+        for node in ir.iter_all_nodes(model):
             if node.op_type in DYNAMIC_OPS:
                 raise ModelError(
                     f"{node.op_type} {node.name}: dynamic quantization: activation scales are "

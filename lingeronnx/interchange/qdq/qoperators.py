@@ -9,7 +9,7 @@ are rejected later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ __all__ = [
     "QOPERATORS",
     "expand_qoperators",
     "is_quantized",
-    "iter_all_nodes",
     "reshape_constant",
     "transpose_constant",
 ]
@@ -95,14 +94,7 @@ _QUANTIZED_OPS = {"QuantizeLinear", "DequantizeLinear", *QOPERATORS, *DYNAMIC_OP
 
 def is_quantized(model: ir.Model) -> bool:
     """Whether another tool quantized `model`: it has QDQ nodes or integer operators of ONNX."""
-    return any(node.op_type in _QUANTIZED_OPS for node in iter_all_nodes(model))
-
-
-def iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of `model`, of its subgraphs and of all its functions."""
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
+    return any(node.op_type in _QUANTIZED_OPS for node in ir.iter_all_nodes(model))
 
 
 def expand_qoperators(model: ir.Model) -> int:

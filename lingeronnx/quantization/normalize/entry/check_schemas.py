@@ -11,7 +11,6 @@ import onnx
 
 from ....common.errors import ModelError
 from ....ir import ir
-from .reject_unsupported import iter_all_nodes
 
 
 def check_schemas(model: ir.Model) -> int:
@@ -28,7 +27,7 @@ def check_schemas(model: ir.Model) -> int:
         for domain, version in function.opset_imports.items():
             imports.setdefault(domain, version)
     context.opset_imports = imports
-    for node in iter_all_nodes(model):
+    for node in ir.iter_all_nodes(model, include_composites=False):
         if not node.domain:
             _check_node(node, context)
     for value in model.graph.inputs:

@@ -11,7 +11,6 @@ import numpy as np
 
 from ....ir import ir
 from .._pass import Condition
-from .reject_unsupported import iter_all_nodes
 
 _OTHER_FLOAT_TYPES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 #: Attributes whose value is an element type.
@@ -37,7 +36,7 @@ def convert_to_float32(model: ir.Model) -> int:
     """
     values: list[ir.Value] = [*model.graph.inputs, *model.graph.initializers.values()]
     changes = 0
-    for node in iter_all_nodes(model):
+    for node in ir.iter_all_nodes(model, include_composites=False):
         changes += _convert_attributes(node)
         for attribute in node.attributes.values():
             for graph in ir.get_subgraphs(attribute):

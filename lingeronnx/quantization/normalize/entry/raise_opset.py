@@ -18,7 +18,6 @@ from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.builder import convert_attributes_to_inputs
 from .._pass import Condition, PassResult, SkipReason
-from .reject_unsupported import iter_all_nodes
 
 MIN_OPSET, TARGET_OPSET = 6, 12
 MAX_OPSET = 26  # of onnxruntime 1.31, the newest version that was tested
@@ -54,7 +53,7 @@ def convert_opset(model: ir.Model) -> PassResult:
             "the model again with a newer one"
         )
     changes = 1
-    for node in list(iter_all_nodes(model)):
+    for node in list(ir.iter_all_nodes(model, include_composites=False)):
         if not node.domain:
             changes += _convert_node(model, node, version)
             _check_exists(node)
@@ -78,7 +77,7 @@ def _relabel_opset(model: ir.Model, version: int) -> PassResult:
 
     `version` is its present, newer opset. Else nothing changes, and the operator is the reason.
     """
-    for node in iter_all_nodes(model):
+    for node in ir.iter_all_nodes(model, include_composites=False):
         if node.domain or not onnx.defs.has(node.op_type):
             continue
         schema = onnx.defs.get_schema(node.op_type, version)

@@ -6,7 +6,6 @@ Runs before anything else, on the user's graph. The ModelError names the node or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import onnx
 
@@ -41,7 +40,7 @@ def reject_unsupported(model: ir.Model) -> int:
     training mode; inputs and outputs that are no tensors, are text or have a size of 0; and tensors
     of more than `MAX_TENSOR_ELEMENTS` elements per sample.
     """
-    for node in iter_all_nodes(model):
+    for node in ir.iter_all_nodes(model, include_composites=False):
         _check_operator(node)
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.type is not None and not isinstance(value.type, ir.TensorType):
@@ -147,14 +146,6 @@ def _suggest_text_cut(value: ir.Value) -> str:
         f"it is converted to numbers in {', '.join(encodings)}: start the model there, and look up "
         "the words before it"
     )
-
-
-def iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of `model`, of its subgraphs, and of functions of other domains than ours."""
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        if function.domain != ir.FUNCTION_DOMAIN:
-            yield from function.all_nodes()
 
 
 def _is_in_training_mode(node: ir.Node) -> bool:
