@@ -60,7 +60,7 @@ def rank_findings(comparison: Comparison) -> list[tuple[LayerFinding, float]]:
     A share includes layers without a finding that read the tensor, as its coarse integers or small
     weights spoil them. Wrong input data come first, because they spoil all measures.
     """
-    shares = _attribute_shares(comparison)
+    shares = _attribute_shares(comparison, compute_error_shares(comparison.join))
     ranked = []
     for finding in comparison.findings:
         names = {finding.layer, *finding.also}
@@ -92,20 +92,19 @@ def find_losses(comparison: Comparison) -> list[Loss]:
             also=finding.also,
         )
         losses.append((finding.order > 0, loss))
-    for name, share in _attribute_shares(comparison).items():
+    for name, share in _attribute_shares(comparison, shares).items():
         if share >= _LARGE_SHARE_PERCENT and not comparison.finding_kind_of(rows[name]):
             losses.append((True, _describe_share(rows[name], places[name], share)))
     losses.sort(key=lambda entry: (entry[0], -entry[1].total_share_percent))
     return [loss for _, loss in losses[:_MAX_LOSSES]]
 
 
-def _attribute_shares(comparison: Comparison) -> dict[str, float]:
-    """Return {tensor: share of the error in percent}, attributed to findings upstream.
+def _attribute_shares(comparison: Comparison, shares: Mapping[str, float]) -> dict[str, float]:
+    """Return `shares`, {tensor: share of the error in percent}, attributed to findings upstream.
 
     The share of a layer without a finding counts for the nearest tensor with one that it reads, up
     to `_MAX_STEPS_UPSTREAM` tensors away; its own share is then 0.
     """
-    shares = compute_error_shares(comparison.join)
     rows = {row.name: row for row in comparison.rows}
     parents = find_parent_rows(comparison.join)
     with_finding = {name for name, row in rows.items() if comparison.finding_kind_of(row)}

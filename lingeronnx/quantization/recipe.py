@@ -15,9 +15,9 @@ from .settings import SETTINGS
 __all__ = [
     "DRAFT_EFFORT",
     "EFFORTS",
+    "RECIPES",
     "EffortRecipe",
     "get_equalizing_effort",
-    "get_recipe",
     "refines_weights",
 ]
 
@@ -27,6 +27,8 @@ class EffortRecipe(NamedTuple):
 
     Parameters
     ----------
+    effort
+        The word that files, the command line and messages have for it.
     equalizes_channels
         Whether scales of channels move between layers before scales are assigned.
     optimizes_ranges
@@ -43,6 +45,7 @@ class EffortRecipe(NamedTuple):
         Names of the trials that are repeated after layers moved to the host.
     """
 
+    effort: str
     equalizes_channels: bool
     optimizes_ranges: bool
     checks_clipping_at_outputs: bool
@@ -62,9 +65,11 @@ class EffortRecipe(NamedTuple):
         return "outliers" in self.trials
 
 
-_RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
+#: The efforts by their words, cheapest first.
+RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
     {
         "fast": EffortRecipe(
+            effort="fast",
             equalizes_channels=False,
             optimizes_ranges=False,
             checks_clipping_at_outputs=False,
@@ -73,6 +78,7 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             trials=("ends",),
         ),
         "normal": EffortRecipe(
+            effort="normal",
             equalizes_channels=True,
             optimizes_ranges=True,
             checks_clipping_at_outputs=True,
@@ -82,6 +88,7 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             trials_after_offload=("stages",),
         ),
         "best": EffortRecipe(
+            effort="best",
             equalizes_channels=True,
             optimizes_ranges=True,
             checks_clipping_at_outputs=True,
@@ -93,16 +100,10 @@ _RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
     }
 )
 
-#: The efforts, cheapest first.
-EFFORTS = tuple(_RECIPES)
+EFFORTS = tuple(RECIPES)
 
 #: The effort of drafts, whose scales or host nodes are reused by a slower effort.
 DRAFT_EFFORT = EFFORTS[0]
-
-
-def get_recipe(effort: str) -> EffortRecipe:
-    """Return the steps of an effort; KeyError if it is none of `EFFORTS`."""
-    return _RECIPES[effort]
 
 
 def refines_weights(recorded_settings: Mapping[str, object]) -> bool:
@@ -111,13 +112,13 @@ def refines_weights(recorded_settings: Mapping[str, object]) -> bool:
     The settings come from a file, so that the effort may be a word that no release has written.
     """
     effort = recorded_settings.get("effort", SETTINGS["effort"].default)
-    return effort not in EFFORTS or get_recipe(str(effort)).refines_weights
+    return effort not in EFFORTS or RECIPES[str(effort)].refines_weights
 
 
 def get_equalizing_effort(equalizes_channels: bool) -> str:
     """Return the cheapest effort that equalizes channels, or the cheapest that does not."""
     return next(
         effort
-        for effort, recipe in _RECIPES.items()
+        for effort, recipe in RECIPES.items()
         if recipe.equalizes_channels == equalizes_channels
     )

@@ -145,7 +145,7 @@ class AttemptRunner:
         The effort is the attempt's, or the user's if it has none.
         """
         conf = self._base.prepared.conf.model_copy(
-            update={"effort": self._calibrate_attempt(attempt).effort}
+            update={"effort": self._calibrate_attempt(attempt).recipe.effort}
         )
         return replace(
             self._base.prepared, conf=attempt.apply_to(conf, self._base.planned.prepared.target)

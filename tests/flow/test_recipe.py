@@ -1,7 +1,6 @@
 """Efforts as recipes: which steps each one runs, and that only the recipe knows the words."""
 
 import ast
-from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from lingeronnx.quantization import prepare_model
 from lingeronnx.quantization.recipe import (
     DRAFT_EFFORT,
     EFFORTS,
+    RECIPES,
     get_equalizing_effort,
-    get_recipe,
     refines_weights,
 )
 from lingeronnx.quantization.trials import TRIALS
@@ -24,7 +23,7 @@ DIGITS = PACKAGE.parent / "models" / "digits_cnn.onnx"
 
 def _switches(effort):
     """Return the yes-or-no fields of a recipe."""
-    return [value for value in astuple(get_recipe(effort)) if isinstance(value, bool)]
+    return [value for value in RECIPES[effort] if isinstance(value, bool)]
 
 
 def test_slower_efforts_run_all_steps_of_faster_ones():
@@ -35,28 +34,28 @@ def test_slower_efforts_run_all_steps_of_faster_ones():
 
 def test_draft_is_the_cheapest():
     assert not any(_switches(DRAFT_EFFORT))
-    assert len(get_recipe(DRAFT_EFFORT).trials) == min(len(get_recipe(e).trials) for e in EFFORTS)
+    assert len(RECIPES[DRAFT_EFFORT].trials) == min(len(RECIPES[e].trials) for e in EFFORTS)
 
 
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_recipe_names_trials(effort):
-    recipe = get_recipe(effort)
+    recipe = RECIPES[effort]
     assert TRIALS.keys() >= set(recipe.trials) >= set(recipe.trials_after_offload)
 
 
 def test_prepared_model_has_the_recipe_of_its_effort():
     prepared = prepare_model(DIGITS, None, None, {"effort": "best"})
-    assert prepared.recipe == get_recipe("best")
-    assert prepared.draft.recipe == get_recipe(DRAFT_EFFORT)
+    assert prepared.recipe == RECIPES["best"]
+    assert prepared.draft.recipe == RECIPES[DRAFT_EFFORT]
     assert prepared.draft.conf == prepared.conf
 
 
 @pytest.mark.parametrize("equalizes", [True, False])
 def test_equalizing_effort_is_the_cheapest(equalizes):
     effort = get_equalizing_effort(equalizes)
-    assert get_recipe(effort).equalizes_channels == equalizes
+    assert RECIPES[effort].equalizes_channels == equalizes
     cheaper = EFFORTS[: EFFORTS.index(effort)]
-    assert all(get_recipe(other).equalizes_channels != equalizes for other in cheaper)
+    assert all(RECIPES[other].equalizes_channels != equalizes for other in cheaper)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from ..normalize import PassLog, SkipReason, run_entry_passes
 from ..normalize.entry.check_schemas import check_schemas
 from ..normalize.entry.dynamic_batch import make_batch_dynamic
 from ..partition import Partition, partition_graph
-from ..recipe import DRAFT_EFFORT, EffortRecipe, get_recipe
+from ..recipe import DRAFT_EFFORT, RECIPES, EffortRecipe
 from .calibration_data import load_calibration_data
 from .expansions import choose_expansions
 from .float_outputs import FloatOutputCache, map_outputs_to_logits
@@ -180,14 +180,9 @@ class PreparedModel:
         return Selectors(graph if self.selects_generated else self.original, graph)
 
     @property
-    def effort(self) -> str:
-        """The effort that the model is quantized with: the configured one, or that of drafts."""
-        return DRAFT_EFFORT if self.is_draft else self.conf.effort
-
-    @property
     def recipe(self) -> EffortRecipe:
-        """The steps that the effort runs."""
-        return get_recipe(self.effort)
+        """The steps that the configured effort runs, or those of drafts."""
+        return RECIPES[DRAFT_EFFORT if self.is_draft else self.conf.effort]
 
     @property
     def draft(self) -> PreparedModel:

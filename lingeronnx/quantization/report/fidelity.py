@@ -30,7 +30,6 @@ from .output_parts import OutputPart, PartAgreement, find_part_boundaries
 
 __all__ = [
     "Fidelity",
-    "count_samples",
     "describe_break",
     "locate_break",
     "measure_agreement",
@@ -176,7 +175,7 @@ def measure_fidelity(
     if prepared.calls is not None:
         doubts = outputs.doubts(len(feeds), "call")
     else:
-        doubts = outputs.doubts(count_samples(prepared, feeds), "sample")
+        doubts = outputs.doubts(sum(map(prepared.data.count_samples, feeds)), "sample")
     return Fidelity(
         outputs=metrics,
         measured_on=measured_on,
@@ -415,26 +414,12 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
         return feeds, f"on {len(feeds)} calls {source}"
     data = prepared.data
     if held_back := data.held_out_batches():
-        return (
-            held_back,
-            f"on {count_samples(prepared, held_back)} samples held back from calibration",
-        )
+        sample_count = sum(map(data.count_samples, held_back))
+        return held_back, f"on {sample_count} samples held back from calibration"
     description = "on the calibration data (optimistic)"
     if prepared.synthetic:
         description = "on synthetic inputs"
     return [feeds for feeds, _ in data.peek_batch(_MAX_SAMPLES)], description
-
-
-def count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
-    """Return the number of samples in all feeds."""
-    return sum(_samples_in_feed(prepared, feed) for feed in feeds)
-
-
-def _samples_in_feed(prepared: PreparedModel, feed: _Feed) -> int:
-    """Return the number of samples in a feed, the largest of its inputs; 1 for an empty feed."""
-    return max(
-        (prepared.data.inputs[name].count_samples(array) for name, array in feed.items()), default=1
-    )
 
 
 def _iter_tensor_pairs(
@@ -461,7 +446,7 @@ def _iter_tensor_pairs(
         actual = {}
         for name, array, qparams in session.tensors(inputs, names):
             actual[name] = array if qparams is None else qparams.real(array)
-        yield expected, actual, _samples_in_feed(prepared, batch)
+        yield expected, actual, prepared.data.count_samples(batch)
 
 
 def _select(feed: _Feed, names: Collection[str]) -> dict[str, np.ndarray]:

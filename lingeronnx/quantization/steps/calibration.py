@@ -17,6 +17,7 @@ from ..methods.equalize import ChannelStats, equalize_channels
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel
 from ..prepare.recurrent_states import find_16bit_state_tensors
+from ..recipe import EffortRecipe
 from ..scales.scale_policy import resolve_scale_policy
 from ..scales.shared_scales import SharedScaleGroup, find_softmax_inputs, group_shared_scales
 
@@ -31,8 +32,8 @@ class CalibrationResult:
 
     Attributes
     ----------
-    effort
-        Effort of the calibration.
+    recipe
+        Recipe of the calibration.
     partition
         Partition of the float graph with equalized channels.
     equalization_factors
@@ -55,7 +56,7 @@ class CalibrationResult:
         Those of `notes` that are on constant inputs.
     """
 
-    effort: str
+    recipe: EffortRecipe
     partition: Partition
     equalization_factors: Mapping[str, np.ndarray]
     stats: Mapping[str, TensorStats]
@@ -146,7 +147,7 @@ def calibrate_model(
     else:
         shared = group_shared_scales(partition, target)
     return CalibrationResult(
-        effort=prepared.effort,
+        recipe=prepared.recipe,
         partition=partition,
         equalization_factors=factors,
         stats=stats,

@@ -22,7 +22,7 @@ from ..run_log import RunLog
 from ..scales.shared_scales import find_saturated_clip_bounds, group_shared_scales
 from ..steps.planned_model import PlannedModel
 from ..steps.refinement import refine_weights, select_refinement_samples
-from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation, count_samples
+from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation
 from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
 from .output_widths import MIN_GAIN_DB as _MIN_WIDE_OUTPUT_GAIN_DB
 from .output_widths import widen_curve_inputs, widen_last_outputs
@@ -54,7 +54,8 @@ class BestEffortMethods:
         planned = best.planned
         if planned.prepared.weights_fixed:  # weights quantized by another tool are not changed
             return ""
-        sample_count = count_samples(planned, select_refinement_samples(planned))
+        feeds = select_refinement_samples(planned)
+        sample_count = planned.prepared.data.count_samples(feeds)
         if sample_count >= MIN_SAMPLES:
             return None
         return f"effort best: {sample_count} calibration samples are too few to select methods"
@@ -64,9 +65,8 @@ class BestEffortMethods:
         planned = best.planned
         log.report_progress("setting samples aside")
         feeds = select_refinement_samples(planned)
-        validation = CrossValidation(
-            planned, feeds, count_samples(planned, feeds), select_measured_tensors(planned)
-        )
+        sample_count = planned.prepared.data.count_samples(feeds)
+        validation = CrossValidation(planned, feeds, sample_count, select_measured_tensors(planned))
         baseline = validation.evaluate_baseline(planned, RefinementOptions(), log.progress)
         selection = MethodSelection(validation)
         selected = run_trial(selection, baseline, log)

@@ -29,7 +29,7 @@ from ..steps.planned_model import PlannedModel
 from ..steps.refinement import refine_weights
 from .evidence import Gain, compute_gain
 
-__all__ = ["MIN_SAMPLES", "CrossValidatedPlan", "CrossValidation", "count_samples", "sum_squares"]
+__all__ = ["MIN_SAMPLES", "CrossValidatedPlan", "CrossValidation", "sum_squares"]
 
 _PERIOD, _FOLDS = 16, 4  # of every 16 samples the first 4 belong to the first fold, and so on
 _MIN_FOLDS = 2  # folds that weights are refined for before a trial may stop early
@@ -218,8 +218,7 @@ class CrossValidation:
             actual = {}
             for name, array, qparams in session.tensors(feeds, self._measured_tensors):
                 actual[name] = array if qparams is None else qparams.real(array)
-            inputs = self._prepared.data.inputs
-            count = max(inputs[name].count_samples(array) for name, array in batch.items())
+            count = self._prepared.data.count_samples(batch)
             differences = [
                 expected[name] - actual[name].astype(np.float64) for name in self._measured_tensors
             ]
@@ -253,17 +252,6 @@ class CrossValidation:
             self._free_cache_bytes -= size
             self._float_cache[k] = outputs
         return outputs
-
-
-def count_samples(planned: PlannedModel, feeds: _Feed) -> int:
-    """Return the number of samples in the `feeds` of a planned model, 0 for empty feeds.
-
-    The largest number of any input counts.
-    """
-    return max(
-        (planned.prepared.data.inputs[name].count_samples(array) for name, array in feeds.items()),
-        default=0,
-    )
 
 
 def sum_squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:

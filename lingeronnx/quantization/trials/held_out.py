@@ -29,9 +29,7 @@ from ...ir.plan import Affine, Plan
 from ...runtime.data import HoldOut, Progress
 from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
-from ..recipe import get_recipe
 from ..report.candidate import Candidate, build_candidate
-from ..report.fidelity import count_samples
 from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
 from ..steps.planned_model import PlannedModel
@@ -226,7 +224,7 @@ def _quantize_reduced(best: Candidate, log: RunLog) -> _HeldOutRun | None:
     if prepared.data.held_out_batches():
         return None
     reduced = prepared.with_hold_out(HOLD_OUT)
-    sample_count = count_samples(reduced, reduced.data.held_out_batches())
+    sample_count = sum(map(reduced.data.count_samples, reduced.data.held_out_batches()))
     if sample_count < _MIN_SAMPLES:
         return None
     log.report_progress("trial without held-out samples")
@@ -243,7 +241,7 @@ def _plan_alike(reduced: PreparedModel, planned: PlannedModel) -> PlannedModel:
     assert planned.calibration is not None
     # The channel ranges for equalization, which does not change the float model, are reused.
     previous = replace(planned.calibration, stats={}, unscaled_stats={})
-    if not get_recipe(planned.calibration.effort).equalizes_channels:
+    if not planned.calibration.recipe.equalizes_channels:
         replanned = plan_without_range_transforms(reduced, None, previous)
     else:
         replanned = assign_scales(reduced, calibrate_model(reduced, None, previous))

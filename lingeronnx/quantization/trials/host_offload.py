@@ -100,7 +100,7 @@ class HostOffload:
         if prepared.recipe.measures_alternatives:
             return None
         has_alternatives = _list_alternatives(best, _runs_in_parts(prepared))
-        return _NOT_TRIED_NOTE.format(prepared.effort) if has_alternatives else ""
+        return _NOT_TRIED_NOTE.format(prepared.recipe.effort) if has_alternatives else ""
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose each set of nodes, in addition to those that must be on the host."""

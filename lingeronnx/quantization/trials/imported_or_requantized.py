@@ -73,7 +73,7 @@ class RequantizedWeights:
         """
         imported = best
         _, feeds = _select_comparison_samples(imported)
-        sample_count = _count_samples(imported, feeds)
+        sample_count = imported.prepared.data.count_samples(feeds)
         is_held_out = np.arange(sample_count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
         comparison = _HeldOutComparison(imported, _select_samples(feeds, is_held_out))
         verdict = yield Proposal(
@@ -104,7 +104,7 @@ def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
         return "its samples cannot be held out", {}
     max_samples = choose_batch_size(4 * prepared.input_bytes, _MAX_SAMPLES, prepared.conf.budget)
     feeds = prepared.data.first(max_samples)
-    sample_count = _count_samples(imported, feeds)
+    sample_count = imported.prepared.data.count_samples(feeds)
     if sample_count < MIN_SAMPLES:
         reason = (
             f"{sample_count} calibration samples are too few to hold some out; "
@@ -155,7 +155,7 @@ class _HeldOutComparison:
         old_errors, power = _measure_errors(imported, runner, self._feeds, measured)
         new_errors, _ = _measure_errors(requantized, runner, self._feeds, measured)
         self.description = (
-            f"measured on {_count_samples(imported, self._feeds)} held-out samples: "
+            f"measured on {imported.prepared.data.count_samples(self._feeds)} held-out samples: "
             f"{_compute_mean_sqnr_db(old_errors, power):.1f} dB with the imported scales, "
             f"{_compute_mean_sqnr_db(new_errors, power):.1f} dB with requantized weights"
         )
@@ -171,12 +171,6 @@ def _compute_mean_sqnr_db(squared_errors: np.ndarray, power: np.ndarray) -> floa
     noise = np.maximum(squared_errors.sum(axis=1), floor)
     levels = [ratio_db(p, e) if p else 0.0 for p, e in zip(power, noise, strict=True)]
     return float(np.mean(levels))
-
-
-def _count_samples(candidate: Candidate, feeds: _Feeds) -> int:
-    """Return the number of samples in `feeds`, the largest of all inputs; 1 for empty feeds."""
-    inputs = candidate.prepared.data.inputs
-    return max((inputs[name].count_samples(array) for name, array in feeds.items()), default=1)
 
 
 def _measure_errors(
@@ -205,6 +199,6 @@ def _measure_errors(
         for name, array, qparams in session.tensors(session_feeds, measured):
             actual[name] = array if qparams is None else qparams.real(array)
         differences = [expected[name] - actual[name] for name in measured]
-        errors.append(sum_squares(differences, _count_samples(candidate, batch)))
+        errors.append(sum_squares(differences, candidate.prepared.data.count_samples(batch)))
         power += [float(np.square(expected[name]).sum()) for name in measured]
     return np.hstack(errors), power

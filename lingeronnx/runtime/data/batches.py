@@ -207,9 +207,7 @@ class Data:
         samples between held-out ones.
         """
         for first, last, is_held_out in self._split_held_out(feeds, index, start, stop):
-            part = {
-                name: self._slice_input(name, array, first, last) for name, array in feeds.items()
-            }
+            part = self._slice_feeds(feeds, first, last)
             if is_held_out:  # copied, because a view keeps the item's arrays alive
                 self._held_out.append({name: array.copy() for name, array in part.items()})
                 continue
@@ -287,10 +285,7 @@ class Data:
             for first, last, is_held_out in self._split_held_out(feeds, index, 0, total):
                 count = 0 if is_held_out else min(size - part_count, last - first)
                 if count:
-                    part = {}
-                    for name, array in feeds.items():
-                        part[name] = self._slice_input(name, array, first, first + count)
-                    parts.append(part)
+                    parts.append(self._slice_feeds(feeds, first, first + count))
                     part_count += count
             index += total
             if part_count >= size or not self._can_split(feeds):
@@ -301,6 +296,11 @@ class Data:
         for name in parts[0]:
             batch[name] = self.inputs[name].concatenate([part[name] for part in parts])
         yield batch, None
+
+    def count_samples(self, feeds: Mapping[str, np.ndarray]) -> int:
+        """Return the number of samples in `feeds`, the largest of all inputs; 1 for empty feeds."""
+        counts = [self.inputs[name].count_samples(array) for name, array in feeds.items()]
+        return max(counts, default=1)
 
     def _can_concatenate(
         self, feeds: Mapping[str, np.ndarray], first_feeds: Mapping[str, np.ndarray]
@@ -336,10 +336,7 @@ class Data:
             yield dict(feeds)
             return
         for start in range(0, max(counts), size):
-            yield {
-                name: self._slice_input(name, array, start, start + size)
-                for name, array in feeds.items()
-            }
+            yield self._slice_feeds(feeds, start, start + size)
 
     def first(self, size: int = 1) -> dict[str, np.ndarray]:
         """Return the first samples as one batch of at most `size`, by input name.
@@ -353,7 +350,7 @@ class Data:
             if sum(array.nbytes for array in cached.values()) > _MAX_CACHED_BYTES:
                 return cached
             self._head = size, cached
-        return {name: self._slice_input(name, array, 0, size) for name, array in cached.items()}
+        return self._slice_feeds(cached, 0, size)
 
     def _iter_checked(
         self, items: Iterator[Item]
@@ -493,13 +490,18 @@ class Data:
                 )
         return {name: value for name, value in feeds.items() if name not in self.fixed}
 
-    def _slice_input(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return samples `start` to `stop` - 1 of `array`, which feeds input `name`.
+    def _slice_feeds(
+        self, feeds: Mapping[str, np.ndarray], start: int, stop: int
+    ) -> dict[str, np.ndarray]:
+        """Return samples `start` to `stop` - 1 of `feeds`.
 
-        The complete array if the input has no batch axis or fixes the number of samples.
+        Arrays without a batch axis, or of inputs that fix the number of samples, are complete.
         """
-        spec = self.inputs[name]
-        return spec.slice_samples(array, start, stop) if spec.accepts_any_batch else array
+        part = dict(feeds)
+        for name, array in feeds.items():
+            if self.inputs[name].accepts_any_batch:
+                part[name] = self.inputs[name].slice_samples(array, start, stop)
+        return part
 
     def _name_feeds(self, feeds: object, where: str) -> dict[str, object]:
         """Return feeds by name.
