@@ -6,6 +6,7 @@ the outputs as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -13,7 +14,17 @@ import numpy as np
 from ...ir import float_ops, ir
 from ...runtime.runners import FloatRunner
 
-__all__ = ["FloatOutputCache", "map_outputs_to_logits"]
+__all__ = [
+    "MAX_MEASURED_SAMPLES",
+    "FloatOutputCache",
+    "has_too_few_softmax_rows",
+    "map_outputs_to_logits",
+]
+
+#: The largest number of samples that outputs are compared on, except for calls of a model with
+#: states; at least that of held-out samples (`runtime.data.Data`).
+MAX_MEASURED_SAMPLES = 64
+_MIN_SOFTMAX_ROWS = 500  # minimum number of rows of a Softmax output
 
 _FINAL_ACTIVATION_OPS = float_ops.SOFTMAX_OPS | {"Sigmoid"}
 
@@ -32,6 +43,19 @@ def map_outputs_to_logits(model: ir.Model) -> dict[str, str]:
         else:
             logits[name] = name
     return logits
+
+
+def has_too_few_softmax_rows(model: ir.Model, sample_count: int) -> bool:
+    """Whether a Softmax output has too few rows in `sample_count` samples to judge a change by."""
+    for value in model.graph.outputs:
+        producer = ir.producer(value)
+        if producer is None or producer.op_type not in float_ops.SOFTMAX_OPS:
+            continue
+        shape = ir.get_shape(value) or ()
+        rows = math.prod(dim or 1 for dim in shape[1:-1])
+        if rows * sample_count < _MIN_SOFTMAX_ROWS:
+            return True
+    return False
 
 
 class FloatOutputCache:

@@ -23,7 +23,7 @@ from ...runtime.provenance import map_to_float_names
 from ...runtime.runners import FloatRunner, get_input_specs
 from ...runtime.session import Session
 from ...runtime.streaming import Stream
-from ..prepare.float_outputs import map_outputs_to_logits
+from ..prepare.float_outputs import MAX_MEASURED_SAMPLES, map_outputs_to_logits
 from ..prepare.preparation import PreparedModel
 from ..steps.planned_model import PlannedModel
 from .output_parts import OutputPart, PartAgreement, find_part_boundaries
@@ -38,7 +38,6 @@ __all__ = [
     "select_measured_tensors",
 ]
 
-_MAX_SAMPLES = 64  # calibration samples that are used if none are held out
 _MAX_SQNR_DB = 60.0  # SQNR above this counts as this when the break is located
 _DOMINANT_SHARE = 0.9  # fraction of an output's power in one sample that decides its figures
 _MIN_SHARING_SAMPLES = 8  # samples among which such a share is unexpected
@@ -155,11 +154,13 @@ def measure_fidelity(
         pairs = _iter_tensor_pairs(prepared, session, feeds, tensors)
     outputs = _OutputComparison(names, find_part_boundaries(prepared.graph))
     state_ranges = {name: _StateRanges() for name in states}
-    errors, measured_errors = _SquaredErrors(names), _SquaredErrors(measured)
+    errors = _SquaredErrors(names)
+    measured_errors = errors if measured == names else _SquaredErrors(measured)
     for expected, actual, count in pairs:
         outputs.add(expected, actual)
         errors.add(expected, actual, count)
-        measured_errors.add(expected, actual, count)
+        if measured_errors is not errors:
+            measured_errors.add(expected, actual, count)
         for name, ranges in state_ranges.items():
             ranges.add(expected[name], actual[name])
     metrics, parts = outputs.metrics_by_output, outputs.parts
@@ -402,7 +403,7 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
     """Return the feeds to measure on, and their description for the report.
 
     These are the evaluation calls of a model with states, else held-out samples, else the first
-    `_MAX_SAMPLES` of the calibration data, to which scales and weights are fitted.
+    `MAX_MEASURED_SAMPLES` of the calibration data, to which scales and weights are fitted.
     """
     if prepared.calls is not None:
         feeds = list(prepared.calls.evaluation_calls)
@@ -419,7 +420,7 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
     description = "on the calibration data (optimistic)"
     if prepared.synthetic:
         description = "on synthetic inputs"
-    return [feeds for feeds, _ in data.peek_batch(_MAX_SAMPLES)], description
+    return [feeds for feeds, _ in data.peek_batch(MAX_MEASURED_SAMPLES)], description
 
 
 def _iter_tensor_pairs(

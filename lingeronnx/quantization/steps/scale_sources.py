@@ -8,6 +8,7 @@ from ...common.errors import ConfigError
 from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ..normalize import format_skipped_pass, is_strict_mode
+from ..prepare.float_outputs import MAX_MEASURED_SAMPLES, has_too_few_softmax_rows
 from ..prepare.preparation import PreparedModel
 from ..prepare.rewriter import OutputChangedError, check_outputs_unchanged
 from .calibration import CalibrationResult, calibrate_model
@@ -57,9 +58,12 @@ def plan_model(
 
         planned = plan_imported_model(prepared, prepared.read, progress)
     else:
-        calibration = calibrate_model(
-            prepared, progress, previous, with_unscaled="stages" in prepared.recipe.trials
+        # The trial needs them, but even the largest number of samples may be too small for it.
+        with_unscaled = "stages" in prepared.recipe.trials and not (
+            prepared.calls is None
+            and has_too_few_softmax_rows(prepared.graph, MAX_MEASURED_SAMPLES)
         )
+        calibration = calibrate_model(prepared, progress, previous, with_unscaled=with_unscaled)
         planned = assign_scales(prepared, calibration)
     try:
         _check_outputs_unchanged(prepared, planned)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.decibels import convert_to_db
-from ...ir import float_ops, ir
+from ..prepare.float_outputs import has_too_few_softmax_rows
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
@@ -52,7 +52,6 @@ MIN_GAIN_DB = 0.2  #: minimum gain of the mean SQNR of the outputs
 SIGNIFICANCE_Z = 1.645  #: minimum gain in standard errors (one-sided test at 5 %)
 STEP_SIGNIFICANCE_Z = 3.0  #: the same for one of dozens of scales: by chance one of 700
 _EPSILON = 1e-10  # lower bound of an error, as a fraction of the output's power
-_MIN_SOFTMAX_ROWS = 500  # minimum number of rows of a Softmax output
 
 
 def has_decisive_samples(candidate: Candidate) -> bool:
@@ -60,7 +59,10 @@ def has_decisive_samples(candidate: Candidate) -> bool:
 
     `can_choose_by_samples` must hold, and a Softmax output must have enough rows.
     """
-    return can_choose_by_samples(candidate.prepared) and not _has_too_few_softmax_rows(candidate)
+    prepared, sample_count = candidate.prepared, candidate.fidelity.errors.shape[-1]
+    return can_choose_by_samples(prepared) and not has_too_few_softmax_rows(
+        prepared.graph, sample_count
+    )
 
 
 def can_choose_by_samples(prepared: PreparedModel) -> bool:
@@ -73,23 +75,6 @@ def can_choose_by_samples(prepared: PreparedModel) -> bool:
         and not prepared.synthetic
         and not prepared.weights_fixed
     )
-
-
-def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
-    """Whether some output comes from a Softmax with fewer than `_MIN_SOFTMAX_ROWS` rows in all.
-
-    Rows are counted over the measured samples.
-    """
-    sample_count = candidate.fidelity.errors.shape[-1]
-    for value in candidate.prepared.graph.graph.outputs:
-        producer = ir.producer(value)
-        if producer is None or producer.op_type not in float_ops.SOFTMAX_OPS:
-            continue
-        shape = ir.get_shape(value) or ()
-        rows = math.prod(dim or 1 for dim in shape[1:-1])
-        if rows * sample_count < _MIN_SOFTMAX_ROWS:
-            return True
-    return False
 
 
 def compare_outputs(
