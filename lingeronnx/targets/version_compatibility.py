@@ -51,7 +51,7 @@ class VersionCompatibility(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON-ready values."""
-        return {**vars(self), "findings": [vars(finding) for finding in self.findings]}
+        return {**self._asdict(), "findings": [vars(finding) for finding in self.findings]}
 
 
 class VersionTable(NamedTuple):

@@ -107,7 +107,7 @@ _HOME = {
     "subtract_zero_points": ".zero_points",
 }
 
-__all__ = [*_HOME]
+__all__ = sorted(_HOME)  # noqa: PLE0605
 
 
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
