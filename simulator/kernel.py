@@ -58,6 +58,10 @@ class TensorSpec:
         """Format dtype and shape as text such as int8[1,3,8]."""
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
+    def stack(self, count: int) -> TensorSpec:
+        """Return the spec of `count` tensors of this one stacked along axis 0."""
+        return TensorSpec((count * self.shape[0], *self.shape[1:]), self.dtype)
+
     @property
     def nbytes(self) -> int:
         """Size of the tensor in bytes, elements times bytes per element."""
@@ -162,22 +166,16 @@ class Kernel:
         (head,) = heads
         # 7919 is a prime that no model uses as a dimension: no other axis matches by accident
         stacked = [
-            _replace_rows(spec, 7919 * head[0]) if flag else spec
-            for spec, flag in zip(specs, batched, strict=True)
+            spec.stack(7919) if flag else spec for spec, flag in zip(specs, batched, strict=True)
         ]
         try:
             outputs = self.infer(*specs)
             if any(output.shape[:1] != head for output in outputs):
                 return False
-            expected = tuple(_replace_rows(output, 7919 * head[0]) for output in outputs)
+            expected = tuple(output.stack(7919) for output in outputs)
             return tuple(self.infer(*stacked)) == expected
         except SimulatorError:
             return False
-
-
-def _replace_rows(spec: TensorSpec, rows: int) -> TensorSpec:
-    """Return a copy of `spec` with size `rows` on axis 0."""
-    return TensorSpec((rows, *spec.shape[1:]), spec.dtype)
 
 
 class NumpyKernel(Kernel):

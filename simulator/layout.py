@@ -25,7 +25,6 @@ __all__ = [
     "Buffer",
     "BuiltStep",
     "ProgramLayout",
-    "make_stacked_spec",
     "make_to_channel_last",
     "make_to_plain",
 ]
@@ -48,13 +47,6 @@ def make_to_plain(spec: TensorSpec) -> NativeLoop:
     return NativeLoop(
         transpose_matrices,
         (InputRef(0, (-1, space, channels)), OutputRef(0, (-1, channels, space))),
-    )
-
-
-def make_stacked_spec(sample_spec: TensorSpec, sample_count: int) -> TensorSpec:
-    """Return the spec of `sample_count` samples stacked along axis 0."""
-    return TensorSpec(
-        (sample_count * sample_spec.shape[0], *sample_spec.shape[1:]), sample_spec.dtype
     )
 
 
@@ -82,22 +74,23 @@ class Buffer:
         arrays of the caller.
     name
         Name of the caller's array, for fed tensors and outputs of the program; else "".
-    alias_of
-        Buffer with the same elements in another shape, or -1.
+    memory_id
+        Buffer whose memory it uses: its own id, or that of a buffer with the same elements in
+        another shape.
     """
 
     spec: TensorSpec
     is_batched: bool
+    memory_id: int
     slot: int = -1
     name: str = ""
-    alias_of: int = -1
 
     def spec_for(self, samples: int) -> TensorSpec:
         """Return the physical spec for `samples` samples.
 
         That of one sample if it is not batched.
         """
-        return make_stacked_spec(self.spec, samples) if self.is_batched else self.spec
+        return self.spec.stack(samples) if self.is_batched else self.spec
 
 
 class ProgramLayout:
@@ -227,7 +220,7 @@ class ProgramLayout:
 
     def _get_memory_ids(self, step: BuiltStep) -> set[int]:
         """Return the ids of the buffers with the inputs and outputs of `step`, aliases resolved."""
-        return {self._resolve_alias(i) for i in (*step.input_buffers, *step.output_buffers)}
+        return {self._buffers[i].memory_id for i in (*step.input_buffers, *step.output_buffers)}
 
     def _runs_channel_last(self, step: Step) -> bool:
         """Whether `step` runs on channel-last arrays, by the layout of its kernel.
@@ -249,11 +242,6 @@ class ProgramLayout:
         """
         return CHANNEL_LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
 
-    def _resolve_alias(self, buffer_id: int) -> int:
-        """Return the buffer whose memory `buffer_id` uses: `buffer_id` itself or its source."""
-        source = self._buffers[buffer_id].alias_of
-        return buffer_id if source < 0 else source
-
     def _add_buffer(self, name: str, layout: str, alias_of: int = -1) -> int:
         """Add a buffer for tensor `name` in `layout`; return its id.
 
@@ -269,9 +257,9 @@ class ProgramLayout:
             self.constants[buffer_id] = self.constants[alias_of].reshape(spec.shape)
             alias_of = -1
         is_callers = layout == PLAIN and (name in self._output_names or name in self._input_names)
-        root = -1 if alias_of < 0 else self._resolve_alias(alias_of)
+        memory_id = buffer_id if alias_of < 0 else self._buffers[alias_of].memory_id
         self._buffers.append(
-            Buffer(spec, name in self._batched, name=name if is_callers else "", alias_of=root)
+            Buffer(spec, name in self._batched, memory_id, name=name if is_callers else "")
         )
         self.buffer_ids[name][layout] = buffer_id
         return buffer_id

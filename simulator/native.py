@@ -33,10 +33,10 @@ __all__ = [
     "NestedLoop",
     "OutputRef",
     "Scratch",
+    "ScratchAllocator",
     "data_address",
     "get_record_runner",
     "get_record_runner_address",
-    "get_trampoline_address",
     "make_record",
 ]
 
@@ -115,9 +115,9 @@ class NativeLoop:
         rows = max((len(array) for array in (*ins, *outs) if array.ndim), default=1)
         memory = np.empty(self.scratch_bytes(rows), np.uint8)
         if config.DISABLE_JIT:
-            self.bind_interpreted(ins, outs, _ScratchAllocator(memory, rows))()
+            self.bind_interpreted(ins, outs, ScratchAllocator(memory, rows))()
             return
-        record, _, live_arrays = make_record(self, ins, outs, memory, rows)
+        record, _, live_arrays = make_record(self, ins, outs, ScratchAllocator(memory, rows))
         words = np.array(record, np.int64)
         table = np.array([data_address(words)], np.int64)
         failed = get_record_runner()(data_address(table), 0, 1) >= 0
@@ -136,7 +136,7 @@ class NativeLoop:
         )
 
     def bind_interpreted(
-        self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
+        self, ins: Sequence[Array], outs: Sequence[Array], memory: ScratchAllocator
     ) -> Callable[[], None]:
         """Return a function without arguments that runs the loop in Python on these arrays.
 
@@ -190,7 +190,7 @@ class NestedLoop:
     outputs: Sequence[Array] = ()
 
 
-class _ScratchAllocator:
+class ScratchAllocator:
     """Divides scratch memory among `Scratch` placeholders, one slice for each of them.
 
     memory : uint8 array of sufficient size. rows : number of rows of the step's arrays.
@@ -241,7 +241,7 @@ def _substitute_placeholders(argument: Any, substitute: Callable[[Any], Any]) ->
 
 
 def make_record(
-    loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, rows: int
+    loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: ScratchAllocator
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
     """Compile a loop, and return the record that calls it with concrete arrays.
 
@@ -254,9 +254,7 @@ def make_record(
     ins, outs
         Arrays of the step.
     memory
-        uint8 memory for the loop's `Scratch` placeholders, `scratch_bytes` long.
-    rows
-        Number of rows of the step's arrays.
+        Scratch memory, which a nested loop shares with the loop that calls it.
 
     Returns
     -------
@@ -266,17 +264,6 @@ def make_record(
         The words that are addresses of inputs and outputs: (word, whether it is an input, index).
     live_arrays : list of arrays
         Arrays that the record points at; they must live as long as the record.
-    """
-    return _make_record(loop, ins, outs, _ScratchAllocator(memory, rows))
-
-
-def _make_record(
-    loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
-) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
-    """Compile a loop and return (record, address words, arrays to keep alive) for concrete arrays.
-
-    `memory` provides scratch memory, which a nested loop shares with the loop that calls it.
-    Address words are (word, whether it is an input, index).
     """
     words = [0, 0]
     addresses: list[tuple[int, bool, int]] = []
@@ -292,7 +279,7 @@ def _make_record(
         """
         if isinstance(placeholder, Scratch):
             return memory.allocate(placeholder)
-        nested_words, nested_addresses, nested_arrays = _make_record(
+        nested_words, nested_addresses, nested_arrays = make_record(
             placeholder.loop, placeholder.inputs, placeholder.outputs, memory
         )
         # `run_matrix_record` expects the input's word index, then the output's, at the end
@@ -314,7 +301,7 @@ def _make_record(
             words.append(word)
     words[:2] = (
         _code_cache.get_function_address(loop.function, tuple(argument_types)),
-        get_trampoline_address("".join(word_types)),
+        _llvm.get_function_address(_write_trampoline_ir, ("".join(word_types),), "trampoline", ()),
     )
     return words, addresses, live_arrays
 
@@ -358,15 +345,6 @@ _OBJECT_HEADER_BYTES = object.__basicsize__
 def data_address(array: Array) -> int:
     """Return the address of the elements of `array`, ten times as fast as `array.ctypes.data`."""
     return ctypes.c_size_t.from_address(id(array) + _OBJECT_HEADER_BYTES).value
-
-
-def get_trampoline_address(kinds: str) -> int:
-    """Return the address of a function that calls machine code with the words of a record.
-
-    The function takes the address of the record and returns Numba's status: 0 is success. `kinds`
-    are the type letters of the words ("p", "q", "i", "h", "b", "f", "d").
-    """
-    return _llvm.get_function_address(_write_trampoline_ir, (kinds,), "trampoline", ())
 
 
 def _write_trampoline_ir(kinds: str) -> str:

@@ -33,7 +33,6 @@ from simulator.layout import (
     Buffer,
     BuiltStep,
     ProgramLayout,
-    make_stacked_spec,
 )
 from simulator.worker import Worker, slice_samples
 
@@ -402,7 +401,7 @@ class Program:
     def _get_spec(self, name: str, samples: int) -> TensorSpec:
         """Return the spec of output tensor `name` for a batch of `samples`."""
         spec = self._specs[name]
-        return make_stacked_spec(spec, samples) if name in self._batched else spec
+        return spec.stack(samples) if name in self._batched else spec
 
     def _check_feeds(self, feed: Mapping[str, Array]) -> int:
         """Check names, shapes and dtypes of the feeds, and return the number of samples.

@@ -17,7 +17,13 @@ import numpy as np
 from simulator._jit import config
 from simulator.kernel import Array
 from simulator.layout import Buffer, BuiltStep
-from simulator.native import NativeLoop, data_address, get_record_runner, make_record
+from simulator.native import (
+    NativeLoop,
+    ScratchAllocator,
+    data_address,
+    get_record_runner,
+    make_record,
+)
 from simulator.repeated_records import RepeatedRecords, find_repeats
 
 __all__ = ["Worker", "slice_samples"]
@@ -169,8 +175,8 @@ class Worker:
         Batched ones are sliced to the samples of `block`; an alias is the source reshaped.
         """
         buffer = self._buffers[buffer_id]
-        if buffer.alias_of >= 0:
-            source = self._caller_array(buffer.alias_of, arrays, block)
+        if buffer.memory_id != buffer_id:
+            source = self._caller_array(buffer.memory_id, arrays, block)
             return source.reshape(buffer.spec_for(self._samples).shape)
         array = arrays[buffer.name]
         return slice_samples(array, block, buffer.spec.shape[0]) if buffer.is_batched else array
@@ -211,8 +217,8 @@ class Worker:
                 view = memory[start : start + spec.nbytes].view(spec.dtype)
                 self._values[buffer_id] = view.reshape(spec.shape)
         for buffer_id, buffer in enumerate(self._buffers):
-            if buffer.alias_of >= 0 and self._values[buffer.alias_of] is not None:
-                source = self._values[buffer.alias_of]
+            source = self._values[buffer.memory_id]
+            if buffer.memory_id != buffer_id and source is not None:
                 self._values[buffer_id] = source.reshape(buffer.spec_for(self._samples).shape)
 
     def _build_records(self) -> None:
@@ -232,12 +238,11 @@ class Worker:
                 continue
             inputs = [self._placeholder_array(index) for index in step.input_buffers]
             outputs = [self._placeholder_array(index) for index in step.output_buffers]
-            words, addresses, live_arrays = make_record(
-                step.run, inputs, outputs, self._scratch, self._count_rows(step)
-            )
+            scratch = ScratchAllocator(self._scratch, self._count_rows(step))
+            words, addresses, live_arrays = make_record(step.run, inputs, outputs, scratch)
             for word, is_input, index in addresses:
                 buffer_id = (step.input_buffers if is_input else step.output_buffers)[index]
-                memory_id = self._get_memory_id(buffer_id)
+                memory_id = self._buffers[buffer_id].memory_id
                 if self._buffers[memory_id].name and self._values[memory_id] is None:
                     patches[memory_id].append((len(records), word))
             records.append(np.array(words, np.int64))
@@ -282,11 +287,6 @@ class Worker:
                 words.append(in_record if loop is None else loop.locate_word(record, word))
             rows_per_sample = buffer.spec.shape[0] if buffer.is_batched else 0
             self._caller_patches.append(_CallerPatch(buffer.name, rows_per_sample, words))
-
-    def _get_memory_id(self, buffer_id: int) -> int:
-        """Return the buffer whose memory `buffer_id` uses: the source of an alias, else itself."""
-        source = self._buffers[buffer_id].alias_of
-        return buffer_id if source < 0 else source
 
     def _count_rows(self, step: BuiltStep) -> int:
         """Return the length of axis 0 in `step`, the largest of its arrays; 1 without any."""

@@ -36,7 +36,7 @@ from ..runtime.data import Data, Progress, load_function
 from ..runtime.evaluation import evaluate
 from ..runtime.metrics import LOWER_IS_BETTER
 from ..runtime.runners import FloatRunner, get_input_specs
-from ..runtime.session import open_lowered_session
+from ..runtime.session import LoweredSession
 
 if TYPE_CHECKING:
     from ..torch.finetune import EpochReport, Recipe
@@ -152,7 +152,7 @@ def finetune(
         tuned_graph = replace_initializers(start, qat_module.get_weights())
         partition = qat_module.partition.with_graph(tuned_graph)
         lowered = lower(partition, qat_module.plan, prepared.target)
-        session = open_lowered_session(lowered.graph, prepared.target)
+        session = LoweredSession(lowered.graph, prepared.target)
         result = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -result.value if result.metric in LOWER_IS_BETTER else result.value
 

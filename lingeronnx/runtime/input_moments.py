@@ -40,7 +40,8 @@ def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     They have one value per channel for [N, C, H, W] with at most `_MAX_CHANNELS` channels, else one
     for all elements.
     """
-    axes = (0, 2, 3) if _has_channel_moments(array) else tuple(range(array.ndim))
+    has_channel_moments = array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
+    axes = (0, 2, 3) if has_channel_moments else tuple(range(array.ndim))
     array = array.astype(np.float64)
     return np.atleast_1d(array.mean(axis=axes)), np.atleast_1d(array.std(axis=axes))
 
@@ -53,11 +54,6 @@ def compute_channel_spread(array: np.ndarray) -> np.ndarray:
     """
     means = array.astype(np.float64).mean(axis=(2, 3))
     return np.asarray((means - means.mean(axis=1, keepdims=True)).std(axis=0))
-
-
-def _has_channel_moments(array: np.ndarray) -> bool:
-    """Whether the moments of a batch are those of its channels."""
-    return array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
 
 
 def store_input_moments(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:

@@ -37,7 +37,7 @@ from .runners import Stream as Tensors
 from .runners.tail_runner import TailRunner
 from .streaming import Stream
 
-__all__ = ["NodeArg", "Session", "open_lowered_session"]
+__all__ = ["NodeArg", "Session", "LoweredSession"]
 
 
 _MAX_LISTED_ARGUMENTS = 8
@@ -479,19 +479,22 @@ class Session:
                 )
 
 
-def open_lowered_session(
-    graph: ir.Model, target: Target, fallback_sessions: FallbackSessionCache | None = None
-) -> Session:
-    """Open a session on a graph that was lowered for `target`.
+class LoweredSession(Session):
+    """A session on a graph that was lowered for a target; without integer operators, a float one.
 
-    `fallback_sessions` (digest -> session) are sessions of float nodes to share and to add to. A
-    graph without integer operators runs in onnxruntime.
+    Names and nodes are those of lowering, and are not checked.
     """
-    session = Session.__new__(Session)  # names and nodes are those of lowering: nothing to check
-    session._open(graph, None, target if is_integer_graph(graph) else None, None)
-    if isinstance(session._runner, IntegerRunner) and fallback_sessions is not None:
-        session._runner.fallback_sessions = fallback_sessions
-    return session
+
+    def __init__(
+        self, graph: ir.Model, target: Target, fallback_sessions: FallbackSessionCache | None = None
+    ) -> None:
+        """Open `graph`, which was lowered for `target`.
+
+        `fallback_sessions` (digest -> session) are sessions of float nodes to share and to add to.
+        """
+        self._open(graph, None, target if is_integer_graph(graph) else None, None)
+        if isinstance(self._runner, IntegerRunner) and fallback_sessions is not None:
+            self._runner.fallback_sessions = fallback_sessions
 
 
 def _check_float_options(**options: object) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -77,33 +75,39 @@ def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarra
         products += chunk @ chunk.transpose(0, 2, 1)
 
 
-@dataclass(frozen=True)
 class ReceptiveFields:
     """Access to the inputs that each output of a layer reads, in the layer's integer input.
 
     An output is identified by its position among the positions of all samples, or by its row.
 
-    Attributes
+    Parameters
     ----------
     kernel
         Kernel that computes the layer.
     source
-        Integers [samples, channels, positions...] or [rows, inputs].
+        Integers [samples, channels, positions...], or [..., inputs] of a Linear, whose leading axes
+        become rows.
+    node
+        The layer.
     """
 
-    kernel: Any
-    source: np.ndarray
-
-    @classmethod
-    def for_layer(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> ReceptiveFields:  # noqa: ANN401 - as `kernel`
-        """Return access to the inputs that each output of layer `node` reads in `source`.
-
-        `kernel` computes the layer in integers. The input of a Linear, [..., inputs], is reshaped
-        to rows.
-        """
+    def __init__(self, kernel: Any, source: np.ndarray, node: ir.Node) -> None:  # noqa: ANN401 - kernels share no base with a weight
+        """Compute padding and output size of the windows of `node` in `source`."""
         if node.op_type == "Linear":
             source = source.reshape(-1, source.shape[-1])
-        return cls(kernel, source)
+        self.kernel, self.source = kernel, source
+        rank = source.ndim - 2
+        pads = list(kernel.pads) if rank else []
+        #: Padding before and after each axis of the source.
+        self._padding = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
+        #: Number of output positions along each spatial axis; () for a Linear.
+        self._output_size: tuple[int, ...] = ()
+        if rank:
+            padded = np.add(source.shape[2:], np.sum(self._padding[2:], axis=1))
+            extent = np.multiply(kernel.dilations, np.subtract(kernel.weight.shape[2:], 1)) + 1
+            sizes = (padded - extent) // kernel.strides + 1
+            self._output_size = tuple(int(size) for size in sizes)
+        self._positions_per_sample = math.prod(self._output_size)
 
     def sample_positions(self, max_rows: int = MAX_SAMPLED_ROWS) -> np.ndarray:
         """Return a fixed random sample of at most `max_rows` output positions, ascending.
@@ -135,28 +139,6 @@ class ReceptiveFields:
             channels = np.moveaxis(source, 1, 0).reshape(source.shape[1], -1)
             windows = np.take(channels, index, axis=1)  # [channels, kernel, rows]
             yield windows.reshape(group, -1, len(chunk))
-
-    @cached_property
-    def _padding(self) -> list[tuple[int, int]]:
-        """Padding before and after each axis of the source."""
-        rank = self.source.ndim - 2
-        pads = list(self.kernel.pads) if rank else []
-        return [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
-
-    @cached_property
-    def _output_size(self) -> tuple[int, ...]:
-        """Number of output positions along each spatial axis; () for a Linear."""
-        kernel, rank = self.kernel, self.source.ndim - 2
-        if not rank:
-            return ()
-        padded = np.add(self.source.shape[2:], np.sum(self._padding[2:], axis=1))
-        extent = np.multiply(kernel.dilations, np.subtract(kernel.weight.shape[2:], 1)) + 1
-        return tuple(int(size) for size in (padded - extent) // kernel.strides + 1)
-
-    @property
-    def _positions_per_sample(self) -> int:
-        """Number of output positions of one sample; 1 for a Linear."""
-        return math.prod(self._output_size)
 
     def _window_indices(self, positions: np.ndarray, padded_size: Sequence[int]) -> np.ndarray:
         """Return where the windows of outputs at `positions` lie in a channel of padded samples.

@@ -439,7 +439,7 @@ def _refine_weight(
     if isinstance(qparams.granularity, PerGroup):
         step = _group_steps(qparams, constant).reshape(grouped)
     counts = constant.astype(np.float64).reshape(grouped) * scales
-    receptive_fields = ReceptiveFields.for_layer(kernel, source, node)
+    receptive_fields = ReceptiveFields(kernel, source, node)
     if options.match_float_outputs:
         positions = _sample_target_positions(layer_target)
         rows = list(receptive_fields.at(layer_target.index[positions]))

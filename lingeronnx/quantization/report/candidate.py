@@ -19,7 +19,7 @@ from ...runtime.data import Progress
 from ...runtime.input_moments import store_input_moments
 from ...runtime.memory import choose_batch_size, trim_memory
 from ...runtime.provenance import store_provenance
-from ...runtime.session import open_lowered_session
+from ...runtime.session import LoweredSession
 from ...runtime.streaming import make_zero_states
 from ...runtime.version_compatibility import compare_versions
 from ...targets import DEFAULT, Target
@@ -104,7 +104,7 @@ class ChipGraph:
     def _run_sample(self, graph: ir.Model) -> Sequence[np.ndarray]:
         """Return the outputs of `graph` for the first calibration sample and zero states."""
         prepared = self.planned.prepared
-        session = open_lowered_session(graph, self.planned.prepared.target, prepared.opened)
+        session = LoweredSession(graph, self.planned.prepared.target, prepared.opened)
         feed = dict(prepared.data.first())
         missing = [spec for spec in session.inputs if spec.name not in feed]
         names = {spec.name for spec in session.inputs}
@@ -252,7 +252,7 @@ class Candidate:
     def _describe_break(self) -> str:
         """Describe the node where an output breaks; see `describe_break`."""
         lowered, prepared = self.lowered.graph, self.prepared
-        session = open_lowered_session(lowered, self.planned.prepared.target, prepared.opened)
+        session = LoweredSession(lowered, self.planned.prepared.target, prepared.opened)
         return describe_break(prepared, lowered, self.planned.graph, session)
 
     @property
@@ -310,7 +310,7 @@ def build_candidate(
         # The weights were refined on random inputs.
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
     lowered = lower_planned_model(planned, float_graph)
-    session = open_lowered_session(lowered.graph, target, prepared.opened)
+    session = LoweredSession(lowered.graph, target, prepared.opened)
     fidelity = measure_fidelity(planned, session, progress)
     trim_memory()
     return Candidate(

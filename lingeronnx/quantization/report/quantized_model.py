@@ -24,7 +24,7 @@ from ...ir import ir
 from ...ir.plan import Plan
 from ...operators.chip_part import extract_chip_part
 from ...runtime.program_parts import split_into_parts
-from ...runtime.session import Session, open_lowered_session
+from ...runtime.session import LoweredSession, Session
 from ...targets import Target
 from ..normalize import SkipReason
 from ..run_log import StepRecord
@@ -300,7 +300,7 @@ class QuantizedModel:
 
     def session(self) -> Session:
         """Open a session on the integer graph."""
-        return open_lowered_session(self.graph, self.platform)
+        return LoweredSession(self.graph, self.platform)
 
     @cached_property
     def runner(self) -> Session:

@@ -149,7 +149,7 @@ class ReturningLayers:
             build=partial(_replan_with_host_nodes, best, host, log),
             compare=compare_outputs,
             criterion=self.criterion,
-            condition=lambda candidate: candidate.report.program.runs_correctly,
+            condition=lambda candidate, _: candidate.report.program.runs_correctly,
         )
         return None
 

@@ -22,7 +22,7 @@ from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ...runtime.memory import bytes_per_sample, choose_batch_size, trim_memory
 from ...runtime.runners import FloatRunner
-from ...runtime.session import open_lowered_session
+from ...runtime.session import LoweredSession
 from ..lower import lower
 from ..methods.refine import RefinementOptions
 from ..steps.planned_model import PlannedModel
@@ -210,7 +210,7 @@ class CrossValidation:
         """
         target = self._prepared.target
         graph = lower(planned.partition.with_graph(float_graph), planned.plan, target).graph
-        session = open_lowered_session(graph, target, self._prepared.opened)
+        session = LoweredSession(graph, target, self._prepared.opened)
         input_names = {spec.name for spec in session.inputs}
         errors = []
         for batch, expected in zip(self._split_held_out(k), self._float_outputs(k), strict=True):

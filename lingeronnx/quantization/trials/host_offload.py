@@ -147,10 +147,9 @@ def _compare_offloads(old: Candidate, new: Candidate) -> Gain:
     return compare_outputs(old, new, max_part_db=_MAX_PART_SQNR_DB)
 
 
-def _may_replace(old: Candidate, new: Candidate) -> bool:
+def _may_replace(old: Candidate, new: Candidate, gain: Gain) -> bool:
     """Whether `new` keeps the single chip part of `old`, or rescues an output that is useless."""
-    criterion = make_criterion(_MIN_GAIN_DB)
-    return keeps_chip(old, new) or criterion.is_rescue(_compare_offloads(old, new))
+    return keeps_chip(old, new) or make_criterion(_MIN_GAIN_DB).is_rescue(gain)
 
 
 def _describe(old: Candidate, bits: int | None, new: Candidate, gain: Gain) -> Candidate:

@@ -16,7 +16,7 @@ import numpy as np
 from ...common.decibels import ratio_db
 from ...runtime.memory import choose_batch_size
 from ...runtime.runners import FloatRunner
-from ...runtime.session import open_lowered_session
+from ...runtime.session import LoweredSession
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
 from ..run_log import RunLog
@@ -186,7 +186,7 @@ def _measure_errors(
         Summed squares of the float tensors [tensors].
     """
     prepared = candidate.prepared
-    session = open_lowered_session(candidate.lowered.graph, prepared.target, prepared.opened)
+    session = LoweredSession(candidate.lowered.graph, prepared.target, prepared.opened)
     input_names = {spec.name for spec in session.inputs}
     errors, power = [], np.zeros(len(measured))
     batch_size = min(_BATCH_SIZE, prepared.comparison_batch_size)

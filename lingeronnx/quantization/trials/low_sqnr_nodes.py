@@ -23,7 +23,7 @@ from ...runtime.memory import trim_memory
 from ...runtime.metrics import Agreement
 from ...runtime.provenance import map_to_float_names
 from ...runtime.runners import FloatRunner
-from ...runtime.session import Session, open_lowered_session
+from ...runtime.session import LoweredSession, Session
 from ..partition import Partition
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import measure_agreement
@@ -209,7 +209,7 @@ def measure_node_sqnr(candidate: Candidate) -> dict[str, float]:
     """
     lowered, float_graph = candidate.lowered.graph, candidate.float_graph
     prepared = candidate.prepared
-    session = open_lowered_session(lowered, candidate.planned.prepared.target)
+    session = LoweredSession(lowered, candidate.planned.prepared.target)
     input_names = {spec.name for spec in session.inputs}
     float_names = map_to_float_names(lowered)
     known = {str(value.name) for value in ir.iter_values(float_graph)}

@@ -114,7 +114,7 @@ class StageAblation:
             compare=compare_outputs,
             criterion=self.criterion,
             label=label,
-            condition=partial(keeps_chip, against),
+            condition=lambda alternative, _: keeps_chip(against, alternative),
             against=against,
             describe=partial(_describe, label),
         )

@@ -110,11 +110,6 @@ class TrialVerdict(NamedTuple, Generic[T]):
     error: str = ""
 
 
-def _hold(_: object) -> bool:
-    """Return True: the condition of a proposal without one."""
-    return True
-
-
 class Proposal(NamedTuple, Generic[T]):
     """An alternative that a trial wants to be built and judged.
 
@@ -130,7 +125,7 @@ class Proposal(NamedTuple, Generic[T]):
     label
         Which of the proposals of the trial, for the log.
     condition
-        Further condition on the alternative, checked if the criterion is met.
+        Further condition on the alternative and its gain, checked if the criterion is met.
     against
         What it is compared with; None for the best candidate.
     describe
@@ -142,7 +137,7 @@ class Proposal(NamedTuple, Generic[T]):
     compare: Callable[[T, T], Gain]
     criterion: Criterion
     label: str = ""
-    condition: Callable[[T], bool] = _hold
+    condition: Callable[[T, Gain], bool] | None = None
     against: T | None = None
     describe: Callable[[T, Gain], T] | None = None
 
@@ -201,7 +196,9 @@ def judge(
     if alternative is None or alternative is old:
         return TrialVerdict(False, old), None
     gain = proposal.compare(old, alternative)
-    accepted = proposal.criterion.is_met(gain) and proposal.condition(alternative)
+    accepted = proposal.criterion.is_met(gain)
+    if accepted and proposal.condition is not None:
+        accepted = proposal.condition(alternative, gain)
     record = VerdictRecord(
         name, proposal.label, accepted, proposal.criterion.thresholds, gain.measured_db
     )

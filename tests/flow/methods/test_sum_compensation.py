@@ -13,7 +13,7 @@ from lingeronnx.quantization import (
     refine_weights,
 )
 from lingeronnx.runtime.metrics import Agreement
-from lingeronnx.runtime.session import open_lowered_session
+from lingeronnx.runtime.session import LoweredSession
 from tests.nets import Net
 
 
@@ -49,9 +49,7 @@ def test_the_sum_comes_nearer_on_unseen_data():
     ):
         made = build_candidate(planned, refine_weights(planned, methods))
         measure = Agreement()
-        measure.add(
-            want, open_lowered_session(made.lowered.graph, prepared.target).run(["s"], test)[0]
-        )
+        measure.add(want, LoweredSession(made.lowered.graph, prepared.target).run(["s"], test)[0])
         levels.append(measure.sqnr)
     assert levels[1] > levels[0] + 0.1
 

@@ -13,7 +13,7 @@ import lingeronnx as lo
 from lingeronnx.quantization import build_candidate, plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.report.fidelity import measure_tensor_sqnr
 from lingeronnx.quantization.trials.low_sqnr_nodes import find_low_sqnr_nodes, measure_node_sqnr
-from lingeronnx.runtime.session import open_lowered_session
+from lingeronnx.runtime.session import LoweredSession
 from tests.nets import Net, samples
 
 
@@ -60,7 +60,7 @@ def test_what_a_node_loses_is_told_apart_from_what_is_lost_before_it():
     """
     best = of_one_plan(uneven())
     feed = best.prepared.data.first(32)
-    session = open_lowered_session(best.lowered.graph, best.planned.prepared.target)
+    session = LoweredSession(best.lowered.graph, best.planned.prepared.target)
     arrives = by_operator(
         best.float_graph, measure_tensor_sqnr(best.lowered.graph, best.float_graph, session, feed)
     )
