@@ -14,7 +14,7 @@ from ..ir.float_ops import RECURRENT_OPS
 from .linear.lowering import LINEAR
 from .recurrent.lowering import LSTM
 
-__all__ = ["count_macs", "count_macs_if_known", "is_integer_product"]
+__all__ = ["count_macs", "count_macs_if_known", "get_batch_axis", "is_integer_product"]
 
 _CONTRIB = "com.microsoft"
 
@@ -135,17 +135,23 @@ def count_macs_if_known(node: ir.Node, needs_static_shapes: bool = False) -> int
     return None if macs is None else macs * _count_rows(node)
 
 
+def get_batch_axis(node: ir.Node) -> int:
+    """Return the batch axis of the inputs of `node`: 1 of a recurrent layer of ONNX with layout 0.
+
+    It is 0 of other nodes, and of the functions of recurrent layers.
+    """
+    is_recurrent = ir.base_op_type(node) in RECURRENT_OPS
+    return int(is_recurrent and not node.domain and not ir.get_attr(node, "layout", 0))
+
+
 def _count_rows(node: ir.Node) -> int:
     """Return the size of the axis that a counter takes for the batch, 1 if it is not known."""
     op_type = ir.base_op_type(node)
-    is_sequence_first = not node.domain and not ir.get_attr(node, "layout", 0)
     if op_type == "Einsum":
         return 1  # its batch is a letter, at any place
-    if op_type in RECURRENT_OPS:
-        shape, axis = ir.get_shape(node.inputs[0]), int(is_sequence_first)
-    else:
-        shape, axis = ir.get_shape(node.outputs[0]), 0
-    return int(shape[axis] or 1) if shape else 1
+    value = node.inputs[0] if op_type in RECURRENT_OPS else node.outputs[0]
+    shape = ir.get_shape(value)
+    return int(shape[get_batch_axis(node)] or 1) if shape else 1
 
 
 def is_integer_product(node: ir.Node) -> bool:

@@ -18,8 +18,7 @@ import onnx
 
 from ...ir import ir
 from ...ir.dynamic_tail import DynamicTail
-from ...ir.float_ops import RECURRENT_OPS
-from ...operators.macs import count_macs_if_known, is_integer_product
+from ...operators.macs import count_macs_if_known, get_batch_axis, is_integer_product
 from ..partition import Partition
 
 __all__ = ["MacShares", "count_mac_shares", "count_model_macs", "count_tail_macs"]
@@ -151,11 +150,8 @@ def count_model_macs(model: ir.Model) -> dict[str, int]:
 
 
 def _has_sample_shapes(node: ir.Node) -> bool:
-    """Whether all sizes of the inputs of `node` are known, but for the batch.
-
-    The batch is axis 1 of the inputs of recurrent layers, else axis 0.
-    """
-    batch_axis = 1 if ir.base_op_type(node) in RECURRENT_OPS else 0
+    """Whether all sizes of the inputs of `node` are known, but for the batch."""
+    batch_axis = get_batch_axis(node)
     for value in node.inputs:
         shape = () if value is None else ir.get_shape(value)
         if shape is None or None in (*shape[:batch_axis], *shape[batch_axis + 1 :]):

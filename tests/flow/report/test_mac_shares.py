@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.ir import ir
 from lingeronnx.operators.macs import count_macs_if_known
+from lingeronnx.quantization.report import mac_shares
 from tests.oracles.mac_count import count_model_macs
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
@@ -148,6 +149,25 @@ def test_a_known_axis_0_is_no_batch(tmp_path):
     read = onnx.shape_inference.infer_shapes(model)
     counts = {node.name: count_macs_if_known(node) for node in ir.from_proto(read).graph}
     assert counts == {"turn": 0, "product": 80, "back": 0, "gru": 315, "max": 0}
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "expected"),
+    [
+        (0, [5, "N", 4], {"gru": 5 * 9 * 7}),
+        (1, ["N", 5, 4], {"gru": 5 * 9 * 7}),
+        (1, [1, "steps", 4], {}),
+    ],
+)
+def test_open_axes_of_recurrent_layers(layout, shape, expected):
+    """An open batch counts as one sample; with an open number of steps the products are unknown."""
+    node = helper.make_node("GRU", ["x", "w", "r"], ["g"], name="gru", hidden_size=3, layout=layout)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    g = helper.make_tensor_value_info("g", TensorProto.FLOAT, None)
+    weights = [weight("w", 1, 9, 4), weight("r", 1, 9, 3)]
+    graph = helper.make_graph([node], "g", [x], [g], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    assert mac_shares.count_model_macs(ir.from_proto(model)) == expected
 
 
 def test_branches(tmp_path):
