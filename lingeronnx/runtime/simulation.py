@@ -106,8 +106,9 @@ def simulate(
     with contextlib.nullcontext() if dump is None else DumpFolder(dump) as folder:
         for feeds, _ in chain([first], batches):
             missing = dict.fromkeys(selection.required)
-            for name, array, qparams in session.tensors(feeds, selection.requested):
+            for name, value, qparams in session.tensors(feeds, selection.requested):
                 missing.pop(name, None)
+                array = _as_array(name, value, is_first_batch=sample_count == 0)
                 if folder is not None and name in selection.dumped:
                     folder.add(name, array, qparams)
                 if summary is not None and name == at:
@@ -197,6 +198,31 @@ def _integer_tensor_name(value: ir.Value) -> str:
     return str(value.name if source is None else source.name)
 
 
+def _as_array(name: str, value: np.ndarray | list[np.ndarray], is_first_batch: bool) -> np.ndarray:
+    """Return `value`; the tensors of a sequence are stacked along a new axis 0.
+
+    Raises ConfigError, with `name`, if their shapes differ or the batch is not the first one: the
+    samples of a sequence are not on axis 0.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if len({(item.shape, item.dtype) for item in value}) != 1:
+        raise ConfigError(
+            f"'{name}' is a sequence of tensors of different shapes or types; pass a model that "
+            "ends in plain tensors"
+        )
+    if not is_first_batch:
+        raise _make_batch_error(name)
+    return np.stack(value)
+
+
+def _make_batch_error(name: str) -> ConfigError:
+    """Make the error of a tensor whose batches cannot be joined."""
+    return ConfigError(
+        f"tensor '{name}' does not have the batch on axis 0; pass a --batch that covers all samples"
+    )
+
+
 def _concatenate_batches(name: str, batches: Sequence[np.ndarray]) -> np.ndarray:
     """Concatenate the `batches` of a tensor along axis 0; scalars count as one row.
 
@@ -204,8 +230,5 @@ def _concatenate_batches(name: str, batches: Sequence[np.ndarray]) -> np.ndarray
     """
     batches = [np.atleast_1d(batch) for batch in batches]
     if len({batch.shape[1:] for batch in batches}) > 1:
-        raise ConfigError(
-            f"tensor '{name}' does not have the batch on axis 0; pass a --batch that covers all "
-            "samples"
-        )
+        raise _make_batch_error(name)
     return np.concatenate(batches)

@@ -124,6 +124,16 @@ _SEQUENCE = _ends_in(
 )
 
 
+def _ends_in_uneven_sequence(model):
+    """Let the output of the graph be a sequence of tensors of different shapes."""
+    result = helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))
+    _ends_in("SplitToSequence", result, axis=1)(model)
+    model.graph.node[-1].input.append("pieces")
+    size = model.graph.initializer[-1].dims[0]  # as many outputs as the last bias has elements
+    array = np.array([1, size - 1], np.int64)
+    model.graph.initializer.append(numpy_helper.from_array(array, "pieces"))
+
+
 def _with(name, content, *call):
     return _float(None, ("quantize", "m.onnx", *_QUICK, *call), **{name: content})
 
@@ -231,13 +241,24 @@ LISTED = {
     "NonZero in the API": _float(_behind("NonZero"), ("api", "quantize", "venus")),
     "a ModelProto": _float(None, ("api", "proto", "venus")),
     "an integer ModelProto": _integer(None, ("api", "proto", "venus")),
+    "rows of a weight that are no multiple of the gates": _changed(
+        "lstm_venus.onnx",
+        _weight("LSTMInt", np.zeros((31, 6), np.int8)),
+        ("convert", "m.onnx", "--to", "qdq", "-o", "q.onnx"),
+        {},
+    ),
     # outputs that are no numbers
     **{
         f"{what} as an output, {call[0]}": make(change, call)
-        for what, change in (("text", _TEXT), ("a sequence", _SEQUENCE))
+        for what, change in (
+            ("text", _TEXT),
+            ("a sequence", _SEQUENCE),
+            ("an uneven sequence", _ends_in_uneven_sequence),
+        )
         for make, call in (
             (_float, ("quantize", "m.onnx", *_QUICK)),
             (_float, ("simulate", "m.onnx", "--input", "d.npz", "-o", "o.npz")),
+            (_float, ("profile", "m.onnx", "--data", "d.npz", "-o", "p")),
             (_float, ("sensitivity", "m.onnx", "--calib", "d.npz", "-o", "s")),
             (_float, ("badcase", "m.onnx", "m.onnx", "--data", "d.npz")),
             (_float, ("compare", "m.onnx", "f.onnx", "--data", "d.npz", "-o", "c")),

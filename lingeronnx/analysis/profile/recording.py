@@ -130,7 +130,8 @@ def _record(recorder: Recorder, source: Data, batch: int, progress: Progress | N
     sample_count = 0
     for feeds, _ in source.batches(batch):
         for name, array, q in recorder.session.tensors(feeds):
-            recorder.add(name, array, q)
+            if isinstance(array, np.ndarray):  # not a sequence of tensors
+                recorder.add(name, array, q)
         sample_count += min((len(array) for array in feeds.values()), default=1)
         if progress is not None:
             progress("profiling", sample_count, None)

@@ -90,6 +90,20 @@ def _require_weight_inputs(info: KernelInfo) -> list[int]:
     return weights
 
 
+def _reorder_gates(info: KernelInfo, array: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    """Return `array` [G*H, ...], whose rows are gate by gate, with the gates in `order`.
+
+    Raises ModelError if the number of rows is not a multiple of that of gates.
+    """
+    if len(array) % len(order):
+        raise ModelError(
+            f"{info.label}: its weights and biases must have a multiple of {len(order)} rows, as "
+            f"many for each gate; one has {len(array)}"
+        )
+    by_gate = array.reshape(len(order), -1, *array.shape[1:])
+    return by_gate[list(order)].reshape(array.shape)
+
+
 def _has_state_first(node: ir.Node, input_shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether the first optional input of `node`, an integer LSTM or GRU, is a state, not lengths.
 
@@ -303,10 +317,7 @@ class RecurrentIntegerOp(Format):
             parameters[key] = np.zeros(len(weight_x), np.int64) if bias is None else bias
         gates = info.expect_arithmetic(self.kind).gates
         order = [gates.index(gate) for gate in self.kernel_gate_order]
-        for key, array in parameters.items():
-            by_gate = array.reshape(len(gates), -1, *array.shape[1:])
-            parameters[key] = by_gate[order].reshape(array.shape)
-        return parameters
+        return {key: _reorder_gates(info, array, order) for key, array in parameters.items()}
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Append the standard LSTM or GRU to `builder`.
@@ -373,8 +384,7 @@ class RecurrentIntegerOp(Format):
 
         def reorder(array: np.ndarray) -> np.ndarray:
             """Return `array` [G*H, ...] with gates in the standard's order, as [1, G*H, ...]."""
-            by_gate = array.reshape(len(gates), -1, *array.shape[1:])
-            return by_gate[order].reshape(1, *array.shape)
+            return _reorder_gates(builder.info, array, order)[np.newaxis]
 
         bits = get_int(attrs, "parameter_bits", 8)
         # OpenVINO takes constant weights only, and folds no DequantizeLinear of int8.
