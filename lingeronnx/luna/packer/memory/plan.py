@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
@@ -176,20 +176,15 @@ def plan_memory(
     lower_bound = _get_peak_live_bytes(step_count, items)
     if max_bytes is not None and lower_bound + resident_bytes >= max_bytes:
         return None
-    roots = _get_root_items(items)
-    best = _layout_by_size(items, roots)
-    for strategy in (_layout_by_live_bytes, _layout_in_execution_order):
-        if best.get_bytes(SHARE) <= lower_bound:
-            break
-        layout = strategy(step_count, list(roots.values()))
-        best = min(best, layout, key=lambda candidate: candidate.get_bytes(SHARE))
-    shared_bytes = best.get_bytes(SHARE)
-    if max_bytes is not None and shared_bytes + resident_bytes >= max_bytes:
+    max_shared_bytes = math.inf if max_bytes is None else max_bytes - resident_bytes
+    layouts = _layout_items(step_count, items, lower_bound, max_shared_bytes)
+    if layouts is None:
         return None
+    shared_bytes = sum(layouts[SHARE].block_sizes)
     return MemoryPlan(
-        allocations=best.get_allocations(items),
+        allocations=_make_allocations(items, layouts),
         shared=shared_bytes,
-        psram_bytes=best.get_bytes(PSRAM),
+        psram_bytes=sum(layouts[PSRAM].block_sizes) if PSRAM in layouts else 0,
         work_areas=work_areas,
         constant_bytes=constant_bytes,
         constant_memory=options.constant_memory,
@@ -284,86 +279,118 @@ def _collect_work_areas(
 
 
 class _BlockPool:
-    """Blocks of one memory, laid end to end, each with the lifetimes that use it."""
+    """Blocks of one memory, laid end to end, each with the steps at which it is in use."""
 
     def __init__(self) -> None:
         """Make a pool without blocks."""
         self.sizes: list[int] = []
-        self.lifetimes: list[list[tuple[int, int]]] = []  # disjoint and sorted
+        self.total_bytes = 0
         self._by_size: list[tuple[int, int]] = []  # (size, index), sorted
+        self._used_steps: list[int] = []  # bit i for step i, in the order of `_by_size`
 
     def allocate(self, size: int, first_step: int, last_step: int) -> int:
         """Reserve the smallest free block of at least `size` bytes, or a new one; return its index.
 
-        A block is free if none of its lifetimes overlaps `first_step` to `last_step`, both
+        A block is free if it is not in use at any step from `first_step` to `last_step`, both
         included.
         """
-        start = bisect.bisect_left(self._by_size, (size, 0))
-        for position in range(start, len(self._by_size)):
-            index = self._by_size[position][1]
-            lifetimes = self.lifetimes[index]
-            next_index = bisect.bisect_right(lifetimes, (last_step, math.inf))
-            if next_index == 0 or lifetimes[next_index - 1][1] < first_step:
-                break
-        else:
-            index, next_index = self.add(size), 0
-        self.lifetimes[index].insert(next_index, (first_step, last_step))
+        steps = (1 << (last_step + 1)) - (1 << first_step)
+        used_steps = self._used_steps
+        for position in range(bisect.bisect_left(self._by_size, (size, 0)), len(used_steps)):
+            if not used_steps[position] & steps:
+                used_steps[position] |= steps
+                return self._by_size[position][1]
+        index = len(self.sizes)
+        position = bisect.bisect_left(self._by_size, (size, index))
+        self._by_size.insert(position, (size, index))
+        used_steps.insert(position, steps)
+        self.sizes.append(size)
+        self.total_bytes += size
         return index
 
-    def add(self, size: int) -> int:
-        """Append a block of `size` bytes without lifetimes and return its index."""
-        bisect.insort(self._by_size, (size, len(self.sizes)))
-        self.sizes.append(size)
-        self.lifetimes.append([])
-        return len(self.sizes) - 1
 
-    def get_offsets(self) -> list[int]:
-        """Return the start of each block in bytes, and as the last element the end of all."""
-        return list(itertools.accumulate(self.sizes, initial=0))
+class _Layout(NamedTuple):
+    """The sizes of a memory's blocks, and the index of the block of each item that has one."""
+
+    block_sizes: list[int]
+    block_indices: dict[str, int]
 
 
-class _BlockLayout:
-    """The blocks of every memory, and the index of the block of each root item."""
+#: Arguments: number of steps, all items of one memory, its root items by name, and a limit. Returns
+#: None as soon as the blocks have that many bytes.
+_Strategy = Callable[[int, Sequence[_PlanItem], Mapping[str, _PlanItem], float], "_Layout | None"]
 
-    def __init__(self) -> None:
-        """Make a layout without pools; `block_indices` maps items to blocks."""
-        self.pools: dict[str, _BlockPool] = {}
-        self.block_indices: dict[str, int] = {}
 
-    def get_pool(self, memory: str) -> _BlockPool:
-        """Return the pool of blocks of `memory`; an empty one is created at first use."""
-        return self.pools.setdefault(memory, _BlockPool())
+def _layout_items(
+    step_count: int, items: Sequence[_PlanItem], lower_bound: int, max_shared_bytes: float
+) -> dict[str, _Layout] | None:
+    """Lay out all items in the order that needs the least shared memory; of equal ones the first.
 
-    def allocate(self, item: _PlanItem, lifetime: _PlanItem) -> None:
-        """Reserve a block of the size of `item` in its memory for the steps of `lifetime`.
+    The memories are independent of each other, so that only shared memory is laid out in several
+    orders, each until it is known not to be the best.
 
-        Stores the block's index under the item's name.
-        """
-        self.block_indices[item.name] = self.get_pool(item.memory).allocate(
-            item.size, lifetime.first_step, lifetime.last_step
+    Parameters
+    ----------
+    lower_bound
+        Bytes of shared memory with which no order can do with less.
+    max_shared_bytes
+        Bytes of shared memory that are too many.
+
+    Returns
+    -------
+    dict of str to _Layout or None
+        Layout of each memory in use and of shared memory; None if all orders need
+        `max_shared_bytes`.
+    """
+    roots = _get_root_items(items)
+    items_by_memory: dict[str, list[_PlanItem]] = {SHARE: []}
+    for item in items:
+        items_by_memory.setdefault(item.memory, []).append(item)
+    roots_by_memory: dict[str, dict[str, _PlanItem]] = {memory: {} for memory in items_by_memory}
+    for name, root in roots.items():
+        roots_by_memory[root.memory][name] = root
+    best: tuple[_Strategy, _Layout] | None = None
+    best_bytes = max_shared_bytes
+    for strategy in (_layout_by_size, _layout_by_live_bytes, _layout_in_execution_order):
+        layout = strategy(step_count, items_by_memory[SHARE], roots_by_memory[SHARE], best_bytes)
+        if layout is not None:
+            best, best_bytes = (strategy, layout), sum(layout.block_sizes)
+        if best_bytes <= lower_bound:
+            break
+    if best is None:
+        return None
+    best_strategy, shared_layout = best
+    layouts = {SHARE: shared_layout}
+    for memory, memory_items in items_by_memory.items():
+        if memory != SHARE:
+            layout = best_strategy(step_count, memory_items, roots_by_memory[memory], math.inf)
+            assert layout is not None
+            layouts[memory] = layout
+    return layouts
+
+
+def _make_allocations(
+    items: Sequence[_PlanItem], layouts: Mapping[str, _Layout]
+) -> dict[str, Allocation]:
+    """Return item name -> allocation with the offset of its block.
+
+    An item made in place has the offset of its root.
+    """
+    offsets = {
+        memory: list(itertools.accumulate(layout.block_sizes, initial=0))
+        for memory, layout in layouts.items()
+    }
+    return {
+        item.name: Allocation(
+            item.memory,
+            offsets[item.memory][layouts[item.memory].block_indices[item.root or item.name]],
+            item.size,
+            item.first_step,
+            item.last_step,
+            item.kind,
         )
-
-    def get_bytes(self, memory: str) -> int:
-        """Return the total bytes of the blocks of `memory`, 0 if it has none."""
-        return sum(self.pools[memory].sizes) if memory in self.pools else 0
-
-    def get_allocations(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
-        """Return item name -> allocation with the offset of its block.
-
-        An item made in place has the offset of its root.
-        """
-        offsets = {memory: pool.get_offsets() for memory, pool in self.pools.items()}
-        return {
-            item.name: Allocation(
-                item.memory,
-                offsets[item.memory][self.block_indices[item.root or item.name]],
-                item.size,
-                item.first_step,
-                item.last_step,
-                item.kind,
-            )
-            for item in items
-        }
+        for item in items
+    }
 
 
 def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
@@ -383,62 +410,93 @@ def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
     return roots
 
 
-def _layout_by_size(items: Sequence[_PlanItem], roots: Mapping[str, _PlanItem]) -> _BlockLayout:
+def _layout_by_size(
+    step_count: int,
+    items: Sequence[_PlanItem],
+    roots: Mapping[str, _PlanItem],
+    max_bytes: float,
+) -> _Layout | None:
     """Allocate `items` by decreasing size, each during the lifetime of its root in `roots`.
 
     An item made in place reserves a block as well, as in the packer, although it does not use it.
     """
-    layout = _BlockLayout()
-    for item in sorted(items, key=lambda item: -item.size):
-        layout.allocate(item, roots[item.root or item.name])
-    return layout
+    lifetimes = ((item, roots[item.root or item.name]) for item in sorted(items, key=_by_size))
+    return _allocate_in_order(lifetimes, max_bytes)
 
 
-def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
-    """Allocate `roots` step by step, in each memory the step with the most live bytes first.
+def _layout_by_live_bytes(
+    step_count: int,
+    items: Sequence[_PlanItem],
+    roots: Mapping[str, _PlanItem],
+    max_bytes: float,
+) -> _Layout | None:
+    """Allocate `roots` step by step, the step with the most live bytes first.
 
     Within a step, larger items come first.
     """
-    layout = _BlockLayout()
-    for memory in dict.fromkeys(item.memory for item in roots):
-        live_items: list[list[_PlanItem]] = [[] for _ in range(step_count)]
-        live_bytes = [0] * step_count
-        for item in sorted(roots, key=lambda item: -item.size):
-            if item.memory != memory:
-                continue
-            for index in range(item.first_step, item.last_step + 1):
-                live_items[index].append(item)
-                live_bytes[index] += item.size
-        for index in sorted(range(step_count), key=live_bytes.__getitem__, reverse=True):
-            for item in live_items[index]:
-                if item.name not in layout.block_indices:
-                    layout.allocate(item, item)
-    return layout
+    lifetimes = [(root.size, root.first_step, root.last_step) for root in roots.values()]
+    live_bytes = sum_live_bytes(step_count, lifetimes)
+    ranks = [0] * step_count
+    steps = sorted(range(step_count), key=live_bytes.__getitem__, reverse=True)
+    for rank, step_index in enumerate(steps):
+        ranks[step_index] = rank
+    ordered = sorted(roots.values(), key=_by_size)
+    ordered.sort(key=lambda root: min(ranks[root.first_step : root.last_step + 1]))
+    return _allocate_in_order(((root, root) for root in ordered), max_bytes)
 
 
-def _layout_in_execution_order(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
+def _by_size(item: _PlanItem) -> int:
+    """Return the key that sorts large items first."""
+    return -item.size
+
+
+def _allocate_in_order(
+    lifetimes: Iterable[tuple[_PlanItem, _PlanItem]], max_bytes: float
+) -> _Layout | None:
+    """Allocate a block for the first item of each pair during the lifetime of the second.
+
+    None as soon as the blocks have `max_bytes`.
+    """
+    pool = _BlockPool()
+    block_indices: dict[str, int] = {}
+    for item, lifetime in lifetimes:
+        block_indices[item.name] = pool.allocate(item.size, lifetime.first_step, lifetime.last_step)
+        if pool.total_bytes >= max_bytes:
+            return None
+    return _Layout(pool.sizes, block_indices)
+
+
+def _layout_in_execution_order(
+    step_count: int,
+    items: Sequence[_PlanItem],
+    roots: Mapping[str, _PlanItem],
+    max_bytes: float,
+) -> _Layout | None:
     """Allocate `roots` in execution order, each in the smallest freed block that is large enough.
 
-    A block is freed after the last step of its item and reused only within its memory; otherwise a
-    new block is added.
+    A block is freed after the last step of its item; if none is large enough, a new one is added.
     """
-    layout = _BlockLayout()
-    free_blocks: dict[str, list[tuple[int, int]]] = {}  # memory -> (size, index), sorted
+    sizes: list[int] = []
+    total_bytes = 0
+    block_indices: dict[str, int] = {}
+    free_blocks: list[tuple[int, int]] = []  # (size, index), sorted
     starting: dict[int, list[_PlanItem]] = {}
     ending: dict[int, list[_PlanItem]] = {}
-    for item in roots:
-        starting.setdefault(item.first_step, []).append(item)
-        ending.setdefault(item.last_step, []).append(item)
+    for root in roots.values():
+        starting.setdefault(root.first_step, []).append(root)
+        ending.setdefault(root.last_step, []).append(root)
     for step_index in range(step_count):
-        for item in ending.get(step_index - 1, ()):
-            block = layout.block_indices[item.name]
-            size = layout.get_pool(item.memory).sizes[block]
-            bisect.insort(free_blocks.setdefault(item.memory, []), (size, block))
-        for item in starting.get(step_index, ()):
-            candidates = free_blocks.setdefault(item.memory, [])
-            position = bisect.bisect_left(candidates, (item.size, 0))
-            if position == len(candidates):
-                layout.block_indices[item.name] = layout.get_pool(item.memory).add(item.size)
+        for root in ending.get(step_index - 1, ()):
+            block = block_indices[root.name]
+            bisect.insort(free_blocks, (sizes[block], block))
+        for root in starting.get(step_index, ()):
+            position = bisect.bisect_left(free_blocks, (root.size, 0))
+            if position == len(free_blocks):
+                block_indices[root.name] = len(sizes)
+                sizes.append(root.size)
+                total_bytes += root.size
             else:
-                layout.block_indices[item.name] = candidates.pop(position)[1]
-    return layout
+                block_indices[root.name] = free_blocks.pop(position)[1]
+        if total_bytes >= max_bytes:
+            return None
+    return _Layout(sizes, block_indices)
