@@ -19,6 +19,8 @@ from ..arguments.selection import (
     select_safest_for,
 )
 from ..evaluation import NodeLimitChecker, PreparedGraph, prepare_graph
+from ..packer.memory.lower_bounds import compute_min_constant_bytes
+from ..packer.memory.plan import get_shared_memory_limit
 from ..packer.names import build_safe_names
 from ..packer.options import PackerOptions
 
@@ -99,6 +101,18 @@ class PackerGraphView:
         return prepare_graph(
             self.proto, self.target, self.base_options, self.limits, self.ignore_node_limits
         )
+
+    @cached_property
+    def has_room_for_constants(self) -> bool:
+        """Whether a memory holds the constants of the graph, which tiling does not make smaller.
+
+        True if the graph could not be read or the size of the external memory is not known.
+        """
+        facts, external_bytes = self.prepared.facts, self.target.external_memory
+        if facts is None or external_bytes is None:
+            return True
+        limit_bytes = get_shared_memory_limit(self.target, self.base_options)
+        return compute_min_constant_bytes(facts) <= max(external_bytes, limit_bytes)
 
     @cached_property
     def safest_arguments(self) -> EvaluatedArguments:

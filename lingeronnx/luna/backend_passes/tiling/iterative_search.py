@@ -252,8 +252,11 @@ def _search_from(view: PackerGraphView) -> tuple[PackerGraphView, list[TileSched
     """Return (tiled graph, schedules), or None if no tiling makes the graph ready for the chip.
 
     Tries one fraction of the shared memory after the other, until the graph is far from fitting.
-    None at once if a node that is no window is incorrect wherever its tensors are placed.
+    None at once if no memory holds the constants, or if a node that is no window is incorrect
+    wherever its tensors are placed.
     """
+    if not view.has_room_for_constants:
+        return None
     budget = _SearchBudget(SEARCH_BUDGET_NODES)
     untiled_state = TilingState.for_untiled_graph(view, _MEMORY_FRACTIONS[0], budget)
     if untiled_state is None or untiled_state.incorrect_nodes - _get_window_names(view):

@@ -63,6 +63,8 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
         layers = _select_layers_to_tile(tiled_view, untiled, arguments)
         if arguments is None and not layers:
             return view, []
+        if not view.has_room_for_constants:
+            break
         tiled = _tile_first_possible(tiled_view, layers)
         if tiled is None:
             break

@@ -8,10 +8,10 @@ from ....targets import Target
 from ...packer_profile import PackerProfile, get_packer_profile
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerGraph, PackerStep
-from .graph_facts import IN_PLACE_OPERATORS
+from .graph_facts import IN_PLACE_OPERATORS, GraphFacts
 from .work_areas import PlacedStep, get_work_area
 
-__all__ = ["compute_min_shared_bytes"]
+__all__ = ["compute_min_constant_bytes", "compute_min_shared_bytes"]
 
 #: Maximum tensors of a node for which all placements are tried; the bound of a larger node is 0.
 _MAX_PLACED_TENSORS = 4
@@ -35,6 +35,20 @@ def compute_min_shared_bytes(net: PackerGraph, target: Target) -> dict[str, int]
         step_bytes = _compute_step_minimum(net, step, profile)
         min_bytes[step.origin] = max(min_bytes.get(step.origin, 0), step_bytes)
     return min_bytes
+
+
+def compute_min_constant_bytes(facts: GraphFacts) -> int:
+    """Return the bytes of the elements of all constants of a graph.
+
+    Neither this graph nor one in which layers are tiled or split stores less: padding depends on
+    how a layer is split and is not counted.
+    """
+    total_bytes = 0
+    for name, size in facts.stored_sizes.items():
+        is_packed = size.packed_bytes < size.unpacked_bytes  # two elements of 4 bits per byte
+        element_bytes = facts.net.tensors[name].size_bytes
+        total_bytes += element_bytes // 2 if is_packed else element_bytes
+    return total_bytes
 
 
 def _compute_step_minimum(net: PackerGraph, step: PackerStep, profile: PackerProfile) -> int:
