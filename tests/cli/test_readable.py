@@ -309,7 +309,9 @@ def test_calibration_data_beyond_float32_scales_are_an_error(
     x = samples()
     np.savez(here.folder / "small.npz", x=(x * 1e-20) * np.float32(1e-20))
     result = here("quantize", "tiny.onnx", "--calib", "small.npz", "--platform", platform)
-    message = r"error: calibration data: input 'x' has no value beyond \S+, and a scale needs 1.9e-34"
+    message = (
+        r"error: calibration data: input 'x' has no value beyond \S+, and a scale needs 1.9e-34"
+    )
     assert result.exit_code == 1
     assert re.match(message, result.stderr), result.stderr
     assert result.stderr.count("\n") == 1
