@@ -17,7 +17,7 @@ from lingeronnx.quantization import (
     prepare_model,
     refine_weights,
 )
-from lingeronnx.quantization.recipe import EFFORTS, get_recipe
+from lingeronnx.quantization.recipe import EFFORTS, RECIPES
 from lingeronnx.quantization.trials import TRIALS, offload_rejected_layers
 from lingeronnx.quantization.trials.best_effort import MethodSelection
 from lingeronnx.quantization.trials.chip_parts import ReturningLayers, SmallParts
@@ -63,7 +63,7 @@ def page() -> str:
 
 def _tables() -> str:
     """Return the table of steps and that of trials."""
-    trials = "; ".join(f"{effort}: {', '.join(get_recipe(effort).trials)}" for effort in EFFORTS)
+    trials = "; ".join(f"{effort}: {', '.join(RECIPES[effort].trials)}" for effort in EFFORTS)
     steps = [
         *((f"`{name}`", _first_sentence(step)) for name, step in _FIRST_STEPS),
         ("trials", f"Run the trials of the recipe ({trials})."),
@@ -86,7 +86,7 @@ def _first_sentence(documented: object) -> str:
 
 def _efforts_of(name: str) -> str:
     """Return the efforts whose recipe names a trial."""
-    return ", ".join(effort for effort in EFFORTS if name in get_recipe(effort).trials)
+    return ", ".join(effort for effort in EFFORTS if name in RECIPES[effort].trials)
 
 
 def _trial_row(create: Callable[..., object], runs: str) -> tuple[str, str, str, str]:
