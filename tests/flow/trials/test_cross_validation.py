@@ -17,7 +17,7 @@ from lingeronnx.ir import ir
 from lingeronnx.quantization import RefinementOptions, plan_model, prepare_model
 from lingeronnx.quantization.lower import lower
 from lingeronnx.quantization.report.fidelity import select_measured_tensors
-from lingeronnx.quantization.trials.cross_validation import CrossValidation, count_samples
+from lingeronnx.quantization.trials.cross_validation import CrossValidation
 from lingeronnx.quantization.trials.evidence import Gain, compute_gain
 from lingeronnx.quantization.trials.trial import Criterion
 from lingeronnx.runtime.runners import FloatRunner
@@ -129,7 +129,7 @@ def test_samples_on_another_axis_are_dealt_there():
     x = np.random.default_rng(1).normal(size=(16, 16, 3)).astype(np.float32)
     prepared = prepare_model(model, {"x": x}, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
-    assert count_samples(planned, {"x": x}) == 16
+    assert planned.prepared.data.count_samples({"x": x}) == 16
     trials = CrossValidation(planned, {"x": x}, 16, ["y"])
     found = trials.evaluate_baseline(planned, RefinementOptions())
     for k, (exact, errors) in enumerate(zip(found.float_graphs, found.errors, strict=True)):
