@@ -20,7 +20,7 @@ from ..analysis.compare.network import name_layers
 from ..analysis.compare.option_trials import apply_option
 from ..analysis.compare.scale_causes import MISMATCH_REMEDY
 from ..analysis.compare.sources import IntegerSource
-from ..common.errors import LingerOnnxError
+from ..common.errors import DataError, LingerOnnxError
 from ..common.escaping import join_shell, quote_shell
 from ..ir import ir
 from ..quantization import QuantizedModel
@@ -242,11 +242,16 @@ class _ActionTrial:
         """Return the gain in dB, and the action with it and its costs.
 
         None if the options cannot be applied, such as a width that the target lacks, or if the gain
-        is not defined.
+        is not defined. Raises DataError if the calibration data do not fit the model.
         """
         try:
             if self._baseline is None:
                 self._baseline = self._requantize("")
+        except DataError:
+            raise
+        except LingerOnnxError:
+            return None
+        try:
             if not action.options:
                 return self._describe(action, self._measure_again(self._baseline), ())
             result = self._requantize(action.options)

@@ -21,7 +21,7 @@ from .accuracy_warnings import (
     format_sqnr_warning,
 )
 from .cluster import map_jobs
-from .data import Batch, Data, Progress
+from .data import Batch, Data, Progress, require_equal_inputs
 from .input_moments import format_magnitude_warnings
 from .metrics import METRICS, Agreement, TopK, resolve_metric
 from .provenance import apply_fixed_inputs, load_fixed_arrays
@@ -121,6 +121,8 @@ def evaluate(
     """
     session = model if isinstance(model, Session) else Session(model)
     base = None if baseline is None else _open_baseline(baseline, session)
+    if base is not None:
+        require_equal_inputs(base.inputs, session.inputs)
     fixed = load_fixed_arrays(session.model)
     source = Data(data, session.inputs, limit=limit, label="evaluation data", fixed=fixed)
     name = output or str(session.get_outputs()[0].name)

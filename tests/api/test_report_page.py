@@ -98,6 +98,15 @@ def test_actions_are_tried_and_the_gain_is_what_quantizing_with_them_gives(files
     assert gain == pytest.approx(best["gain_db"])
 
 
+def test_calibration_data_that_cannot_be_read_are_an_error(files, tmp_path):
+    """They are read only for the trials, whose failures are otherwise no more than untried."""
+    home, _ = files
+    words = ("report", home / "m.onnx", home / "q.onnx", "--data", home / "d.npz")
+    result = run(*words, "-o", tmp_path / "out", "--calib", home / "gone.npz")
+    assert (result.exit_code, "gone.npz" in result.output) == (1, True), result.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_file_that_differs_from_the_model_is_quantized_again(files, tmp_path):
     """The transposed layer is the first loss; the first action has no options and a gain."""
     home, _ = files

@@ -216,6 +216,7 @@ LAYOUTS = (
     ((4, 50, 40), (None, 40, 50), r"look transposed: pass array.transpose\(0, 2, 1\)$"),
     ((3, 8, 9), (None, 3, 8, 9), r"\[N, 3, 8, 9\]; add the batch axis$"),
     ((4, 9, 8, 3), (None, 3, 8, 9), r"\[N, 3, 8, 9\]$"),
+    ((500, 64, 40), (None, 1, 40, 64), r"\[N, 1, 40, 64\]$"),
 )
 ERRORS = (
     (X[0], ONE, r"has shape \[2, 3\], the model takes \[N, 2, 3\]; add the batch axis"),

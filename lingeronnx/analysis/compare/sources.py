@@ -26,7 +26,7 @@ from ...ir.plan import Affine, Plan, Transform
 from ...quantization import QuantizedModel
 from ...quantization.lower import extract_plan
 from ...quantization.scales.fake_quant import build_fake_quantized_graph, split_at_tensors
-from ...runtime.data import InputSpec
+from ...runtime.data import InputSpec, require_equal_inputs
 from ...runtime.dump import INDEX_FILE, qparams_from_json
 from ...runtime.provenance import apply_fixed_inputs
 from ...runtime.runners import FloatRunner
@@ -542,12 +542,13 @@ def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSo
     """Open the sources of two models: (baseline, analysed model).
 
     Model inputs that were fixed to constants when the second model was quantized are fixed in the
-    float model too.
+    float model too. Raises DataError if an input has other shapes in both.
     """
     base, other = open_source(float_model), open_source(quant_model)
     if isinstance(base, FloatSource) and other.graph is not None:
         graph = apply_fixed_inputs(base.graph, other.graph)
         base = base if graph is base.graph else FloatSource(Session(graph))
+    require_equal_inputs(base.inputs, other.inputs)
     return base, other
 
 

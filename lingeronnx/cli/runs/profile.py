@@ -22,6 +22,9 @@ from ..terminal import echo, progress_bar
 
 __all__ = ["profile"]
 
+#: Option -> the folder that it adds to the files of a profile.
+_OPTIONAL_FOLDERS = {"tensorboard": "tensorboard", "keep": "tensors"}
+
 
 @click.command(
     epilog=format_examples(
@@ -95,7 +98,8 @@ def profile(
             options["batch"] = batch
         recorded = api.profile(model, load_data(data), out_dir, progress=progress, **options)
     rows = recorded.to_dict(options["prefixes"], options["types"])
-    files = sorted(str(path.relative_to(out_dir)) for path in out_dir.iterdir())
+    files = ["profile.html", "profile.npz", "statistic.txt"]
+    files += [name for key, name in _OPTIONAL_FOLDERS.items() if options[key]]
     echo(
         (
             f"{out_dir}: {len(rows)} rows of {len({row['module'] for row in rows})} operators; "

@@ -1,6 +1,6 @@
 """Calibration and evaluation data: feeds of a model, from files, folders, functions or arrays."""
 
-from .batches import MAX_UNBOUNDED_SAMPLES, Data, HoldOut
+from .batches import MAX_UNBOUNDED_SAMPLES, Data, HoldOut, require_equal_inputs
 from .functions import load_function
 from .inputs import Batch, InputSpec, Progress
 from .pictures import Pictures
@@ -14,6 +14,7 @@ __all__ = [
     "InputSpec",
     "Pictures",
     "Progress",
+    "require_equal_inputs",
     "resolve_source_path",
     "load_function",
 ]

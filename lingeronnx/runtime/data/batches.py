@@ -611,6 +611,28 @@ def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray
     )
 
 
+def require_equal_inputs(specs: Iterable[InputSpec], other_specs: Iterable[InputSpec]) -> None:
+    """Raise DataError if two models take an input of one name in different shapes.
+
+    Only the rank and the sizes of axes other than the batch axis count, where both are known.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    for other in other_specs:
+        spec = by_name.get(other.name)
+        if spec is None or spec.shape is None or other.shape is None:
+            continue
+        sizes = enumerate(zip(spec.shape, other.shape, strict=False))
+        if len(spec.shape) != len(other.shape) or any(
+            None not in pair and pair[0] != pair[1] and axis not in (spec.axis, other.axis)
+            for axis, pair in sizes
+        ):
+            raise DataError(
+                f"input '{spec.name}' has shape [{_format_shape(spec.shape, spec.axis)}] in one "
+                f"model and [{_format_shape(other.shape, other.axis)}] in the other; compare a "
+                "model with its own quantized version"
+            )
+
+
 def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:
     """Format a shape as "N, 3, ?", without brackets: N is the batch axis, ? an axis of any size."""
     sizes = []

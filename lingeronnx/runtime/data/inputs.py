@@ -75,12 +75,13 @@ class InputSpec(NamedTuple):
             return ""
         rank = len(self.shape or ())
         is_single = len(shape) == rank - 1
-        fallback = "; add the batch axis" if is_single else ""
-        if self.axis != 0 or len(shape) not in (rank, rank - 1):
-            return fallback
-        batched = [1, *shape] if is_single else list(shape)
+        batched = list(shape)
+        if is_single:
+            batched.insert(self.axis or 0, 1)
         if self.matches_shape(batched):
-            return fallback
+            return "; add the batch axis"
+        if self.axis != 0 or len(batched) != rank:
+            return ""
         for axes, layout, option in _LAYOUT_CHANGES:
             order = [0, *(axis + 1 for axis in axes)]
             if len(order) != rank or not self.matches_shape([batched[axis] for axis in order]):
@@ -90,7 +91,7 @@ class InputSpec(NamedTuple):
             else:
                 call = f"array.transpose({', '.join(map(str, order))}){option}"
             return f"; the data look {layout}: pass {call}"
-        return fallback
+        return ""
 
     def count_samples(self, array: np.ndarray) -> int:
         """Return the number of samples in `array`; 1 if the input has no batch axis."""

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
+from lingeronnx import api
 from lingeronnx.analysis.compare.comparison import COLUMNS, CSV_ONLY_COLUMNS
 from lingeronnx.cli import main
 from tests.artefacts import quantized
@@ -238,3 +239,16 @@ def test_workers_change_no_bit(compared, tmp_path):
         assert (tmp_path / name).read_text() == (folder / name).read_text()
     with pytest.raises(lo.ConfigError, match="omit workers and cluster"):
         lo.compare(model, q, data, state={"y": "x"}, workers=2)
+
+
+def test_models_with_other_inputs_are_named_so():
+    """The data fit one of them only; badcase and evaluate compare two models as well."""
+    small, large = Net(2, 6, 6), Net(2, 8, 8)
+    a, b = (net.graph(net.conv("x", (3, 2, 3, 3), out="y")) for net in (small, large))
+    message = r"input 'x' has shape \[N, 2, 6, 6\] in one model and \[N, 2, 8, 8\] in the other"
+    data = samples(a, 4)
+    for run in (lo.compare, api.find_bad_case, lo.diff):
+        with pytest.raises(lo.DataError, match=message):
+            run(a, b, data)
+    with pytest.raises(lo.DataError, match=r"\[N, 2, 8, 8\] in one model and \[N, 2, 6, 6\]"):
+        lo.evaluate(a, data, baseline=b)

@@ -214,12 +214,17 @@ def test_the_command(made, tmp_path, monkeypatch) -> None:
         "--keep",
         "--json",
     ]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "of another.txt").touch()
     result = CliRunner().invoke(cli.main, [str(word) for word in call])
     assert result.exit_code == 0, result.output
+    files = "profile.html, profile.npz, statistic.txt, tensorboard, tensors"
+    assert f"; {files}\n" in result.stderr
     rows = json.loads(result.stdout)["rows"]
     assert {row["op"] for row in rows} == {"Conv2dInt"}
     assert len(rows) == len(table((tmp_path / "out" / "statistic.txt").read_text()))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "of another.txt",
         "profile.html",
         "profile.npz",
         "statistic.txt",
