@@ -80,8 +80,10 @@ def count_split_groups(node: ir.Node) -> int:
 
     0 for other nodes, one group and depthwise convolutions, which it does not split.
     """
+    if node.op_type not in (CONV1D.name, CONV2D.name):
+        return 0
     group = int(ir.get_attr(node, "group") or 1)
-    if node.op_type not in (CONV1D.name, CONV2D.name) or group == 1:
+    if group == 1:
         return 0
     is_depthwise = group == (ir.get_shape(node.inputs[1]) or (0,))[0]
     return 0 if is_depthwise else group
