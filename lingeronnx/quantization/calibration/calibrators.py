@@ -143,7 +143,9 @@ def choose_symmetric_scale(
         result_scale = None if power_of_two else consumer.scale
         if result_scale is not None and scales[0] < result_scale < scales[-1]:
             scales.append(result_scale)  # the identity then needs no additional rounding
-    return min(scales, key=lambda scale: stats.quantization_error(scale, low, high, consumer))
+        return min(scales, key=lambda scale: stats.quantization_error(scale, low, high, consumer))
+    errors = stats.quantization_errors(np.array(scales), low, high)
+    return scales[errors.index(min(errors))]
 
 
 def choose_affine_qparams(
@@ -197,7 +199,12 @@ def choose_affine_qparams(
         for split in _WINDOW_SPLITS:
             zero = _window_zero_point(scale, range_low, range_high, split, bits)
             windows.append((scale, zero))
+    windows = list(dict.fromkeys(windows))
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if calibrator != "kl" and consumer is None:
+        scales, zeros = np.array([scale for scale, _ in windows]), np.array([z for _, z in windows])
+        errors = stats.quantization_errors(scales, low - zeros, high - zeros)
+        return windows[errors.index(min(errors))]
 
     def cost(window: tuple[float, int]) -> float:
         """Return the KL divergence or the squared error of a `window` (scale, zero point)."""
@@ -206,7 +213,7 @@ def choose_affine_qparams(
             return kl_divergence(stats, scale, low - zero, high - zero)
         return stats.quantization_error(scale, low - zero, high - zero, consumer)
 
-    return min(dict.fromkeys(windows), key=cost)
+    return min(windows, key=cost)
 
 
 def _window_zero_point(

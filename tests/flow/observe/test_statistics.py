@@ -144,6 +144,22 @@ def test_error_against_the_raw_array(scale):
         )
 
 
+@pytest.mark.parametrize("count", [1, 9, 300, 5000])
+def test_errors_of_many_scales_are_those_of_each(count):
+    """Errors computed at once are equal to the last bit: scales are chosen by comparing them."""
+    rng = np.random.default_rng(count)
+    stats = TensorStats.from_array(rng.normal(0.1, 2.0, count).astype(np.float32)).scaled(0.7)
+    scales = 100 / stats.high * 4.0 ** (np.arange(60) / 48)
+    zeros = rng.integers(-128, 127, 60)
+    expected = [
+        stats.quantization_error(float(scale), -128 - int(zero), 127 - int(zero))
+        for scale, zero in zip(scales, zeros, strict=True)
+    ]
+    assert stats.quantization_errors(scales, -128 - zeros, 127 - zeros) == expected
+    expected = [stats.quantization_error(float(scale), -8, 7) for scale in scales]
+    assert stats.quantization_errors(scales, -8, 7) == expected
+
+
 @few
 @given(ARRAYS)
 def test_centres(array):
