@@ -21,7 +21,10 @@ from lingeronnx.luna.backend_passes.tiling.cascades import find_cascades
 from lingeronnx.luna.backend_passes.tiling.emit import emit_tiles
 from lingeronnx.luna.evaluation import prepare_graph
 from lingeronnx.luna.packer.limits.limit_tables import TILING_LIMITS
-from lingeronnx.luna.packer.memory.lower_bounds import compute_min_shared_bytes
+from lingeronnx.luna.packer.memory.lower_bounds import (
+    compute_min_constant_bytes,
+    compute_min_shared_bytes,
+)
 from lingeronnx.luna.packer.memory.plan import plan_memory
 from lingeronnx.runtime.session import Session
 from tests import nets
@@ -541,6 +544,24 @@ def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
     }
 
 
+@pytest.mark.parametrize(("external_bytes", "is_tried"), [(4096, False), (16384, True)])
+def test_schedules_are_tried_only_if_a_memory_holds_the_weights(
+    external_bytes, is_tried, monkeypatch
+):
+    """Weights of 6912 bytes that fit in no memory do not fit in tiles either."""
+    search = importlib.import_module("lingeronnx.luna.backend_passes.tiling.search")
+    starts = []
+
+    def record_start(view, start, *rest):
+        starts.append(start)
+
+    monkeypatch.setattr(search, "_find_schedule_from", record_start)
+    target = dataclasses.replace(VENUS, shared_memory=4096, external_memory=external_bytes)
+    model = build_three_convs(32)
+    quantize(model, nets.samples(model, 2), platform=target, effort="fast")
+    assert bool(starts) == is_tried
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("build", "platform"),
@@ -563,6 +584,7 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
     assert bound > 0
     for candidate in iterate_candidates(ready, row):
         assert plan_memory(ready.facts, candidate.to_options(base)).required_bytes >= bound
+    assert 0 < compute_min_constant_bytes(ready.facts) <= sum(ready.facts.stored_bytes.values())
 
 
 @pytest.mark.parametrize(
