@@ -41,10 +41,15 @@ def test_angles_of_model_inputs_stay_in_float(body):
         "a = Mul(x, f) b = Sin(a) y = Add(a, b)",  # read by another operator as well
         "b = Relu(x) a = Mul(b, f) y = Sin(a)",  # of a layer, and not of an input
         "b = MatMul(x, v) a = MatMul(b, w) y = Sin(a)",
+        "b = Concat<axis = 1>(x, x) a = MatMul(b, u) y = Sin(a)",  # of more than coordinates
     ],
 )
 def test_other_products_are_no_angles(body):
-    constants = {"f": FREQUENCIES[:4], "v": np.eye(4, dtype=np.float32)}
+    constants = {
+        "f": FREQUENCIES[:4],
+        "v": np.eye(4, dtype=np.float32),
+        "u": np.ones((8, 8), np.float32),
+    }
     assert not is_angle_source(first_node(body, w=np.ones((4, 8), np.float32), **constants))
 
 
