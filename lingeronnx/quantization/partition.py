@@ -252,7 +252,10 @@ def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) ->
     partition = Partition.build(model, floats, target)
     head_reason = "last operator of the network; float costs nothing there"
     heads = dict.fromkeys(_find_trailing_heads(partition), head_reason)
-    return partition.move_to_float(heads)
+    partition = partition.move_to_float(heads)
+    sum_reason = "only float operators read this sum: one rounding less, and nothing more to copy"
+    sums = dict.fromkeys(_find_sums_for_floats(partition), sum_reason)
+    return partition.move_to_float(sums) if sums else partition
 
 
 def _move_to_float(partition: Partition, reasons: Mapping[str, str]) -> Partition:
@@ -357,6 +360,50 @@ def _find_trailing_heads(partition: Partition) -> list[str]:
         if is_head:
             heads.append(str(node.name))
     return heads
+
+
+def _find_sums_for_floats(partition: Partition) -> list[str]:
+    """Return the integer sums that are as cheap in float, and more accurate.
+
+    Only float nodes, or such sums, read them, as a layer normalization that a chip lacks reads the
+    sum of a residual connection. No more tensors pass between integers and float than before, or
+    one more where several sums follow each other.
+    """
+    candidates = [
+        node
+        for node, op in partition.integer_nodes
+        if node.op_type in ("Add", "Sub") and len(op.data(node)) == 2
+    ]
+    sums: dict[str, ir.Node] = {}
+    for node in reversed(candidates):  # consumers first
+        readers = {str(consumer.name) for consumer in consumers_of(node)}
+        if readers and readers <= partition.floats.keys() | sums.keys():
+            sums[str(node.name)] = node
+    names = []
+    for chain in _group_connected(sums):
+        results = set(chain)
+        added, removed = 0, 0
+        for name in chain:
+            node = sums[name]
+            readers = {str(consumer.name) for consumer in consumers_of(node)}
+            removed += not readers <= results
+            producers = {str(producer.name) for producer in producers_of(node)}
+            added += len(producers & partition.ops.keys() - results)
+        if added <= removed + (len(chain) > 1):
+            names += chain
+    return names
+
+
+def _group_connected(nodes: Mapping[str, ir.Node]) -> list[list[str]]:
+    """Group `nodes` by name, so that nodes of which one reads the other are in one group."""
+    sets, groups = DisjointSets(), dict[str, list[str]]()
+    for name, node in nodes.items():
+        for producer in producers_of(node):
+            if str(producer.name) in nodes:
+                sets.union(name, str(producer.name))
+    for name in nodes:
+        groups.setdefault(sets.find(name), []).append(name)
+    return list(groups.values())
 
 
 def _find_idle_islands(partition: Partition) -> dict[str, str]:

@@ -337,3 +337,48 @@ def test_what_leaves_between_two_parts():
     ]
     assert parts.wide_outputs_between_parts(VENUS) == [first]
     assert {second, last} & parts.wide_outputs(VENUS) == {last}
+
+
+def build_residual(net):
+    """A float operator's result and a layer's: only a float operator reads the sum."""
+    a = net.node("Sin", net.conv("x", WEIGHTS))
+    s = net.node("Add", a, net.conv(a, WEIGHTS))
+    return net.conv(net.node("Cos", s), WEIGHTS)
+
+
+def build_chain(net):
+    """Two sums, of which the second reads the first; one more tensor is copied."""
+    a = net.conv("x", WEIGHTS)
+    s = net.node("Add", a, net.conv(a, WEIGHTS))
+    t = net.node("Add", s, net.conv(net.node("Sin", s), WEIGHTS))
+    return net.conv(net.node("Cos", t), WEIGHTS)
+
+
+def build_two_layers(net):
+    """The host would read two tensors instead of one."""
+    s = net.node("Add", net.conv("x", WEIGHTS), net.conv("x", WEIGHTS))
+    return net.conv(net.node("Sin", s), WEIGHTS)
+
+
+def build_layer_reader(net):
+    """A layer reads the sum as well."""
+    a = net.node("Sin", net.conv("x", WEIGHTS))
+    s = net.node("Add", a, net.conv(a, WEIGHTS))
+    return net.node("Add", net.conv(net.node("Cos", s), WEIGHTS), net.conv(s, WEIGHTS))
+
+
+WEIGHTS = (3, 3, 1, 1)
+
+
+@pytest.mark.parametrize("row", [GENERIC, VENUS])
+@pytest.mark.parametrize(
+    ("build", "count"),
+    [(build_residual, 1), (build_chain, 2), (build_two_layers, 0), (build_layer_reader, 0)],
+)
+def test_sums_that_only_float_operators_read_stay_in_float(build, count, row):
+    net = nets.Net(3, 8, 8)
+    parts = partition_graph(prepared(net.graph(build(net))), row, {})
+    sums = [why for name, why in parts.floats.items() if name.startswith("Add")]
+    assert len(sums) == count
+    assert all("only float operators read this sum" in why for why in sums)
+    assert any(name.startswith("Conv") for name in parts.ops)
