@@ -364,7 +364,8 @@ def build_layer_reader(net):
     """A layer reads the sum as well."""
     a = net.node("Sin", net.conv("x", WEIGHTS))
     s = net.node("Add", a, net.conv(a, WEIGHTS))
-    return net.node("Add", net.conv(net.node("Cos", s), WEIGHTS), net.conv(s, WEIGHTS))
+    t = net.node("Add", net.conv(net.node("Cos", s), WEIGHTS), net.conv(s, WEIGHTS))
+    return net.conv(t, WEIGHTS)
 
 
 WEIGHTS = (3, 3, 1, 1)
