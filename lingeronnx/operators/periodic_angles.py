@@ -39,7 +39,8 @@ def _is_arithmetic(node: ir.Node) -> bool:
     if op_type not in _PRODUCT_OPS:
         return op_type in float_ops.AFFINE_OPS
     shape = ir.get_shape(node.inputs[0])
-    return bool(shape) and shape[-1] is not None and shape[-1] <= _MAX_COORDINATES
+    coordinates = shape[-1] if shape else None
+    return coordinates is not None and coordinates <= _MAX_COORDINATES
 
 
 def _feeds_only_periodic_ops(node: ir.Node) -> bool:
