@@ -47,6 +47,7 @@ def _check_node(node: ir.Node, opset: int) -> None:
             _check_standard_node(node, opset)
         return
     _check_attributes(form, node)
+    _check_window(node)
     if is_quantized_domain(node):
         _check_arity(form, node)
         _check_parameters(form, node)
@@ -63,6 +64,24 @@ def _check_attributes(form: Format, node: ir.Node) -> None:
         raise ModelError(
             f"{node.op_type} {node.name}: attribute {name} is {value}; it must be {expected}"
         )
+
+
+#: Values for each axis of the kernel in the attributes of a window.
+_VALUES_PER_AXIS = {"strides": 1, "dilations": 1, "pads": 2}
+
+
+def _check_window(node: ir.Node) -> None:
+    """Raise ModelError if attributes of a window do not have the axes of its `kernel_shape`."""
+    kernel = ir.get_attr(node, "kernel_shape")
+    if not isinstance(kernel, list):
+        return
+    for name, count in _VALUES_PER_AXIS.items():
+        values = ir.get_attr(node, name)
+        if isinstance(values, list) and values and len(values) != count * len(kernel):
+            raise ModelError(
+                f"{node.op_type} {node.name}: attribute {name} has {len(values)} values; with "
+                f"kernel_shape {kernel} it must have {count * len(kernel)}"
+            )
 
 
 def find_invalid_attributes(

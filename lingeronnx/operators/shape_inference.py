@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 import onnx
-from onnx import TensorProto, defs, helper, shape_inference
+from onnx import TensorProto, checker, defs, helper, shape_inference
 
 __all__ = [
     "STANDARD_OPSET",
@@ -217,14 +217,17 @@ def infer_like_standard(
                 attribute = node.attribute.add()
                 attribute.CopyFrom(node_attribute)
                 attribute.name = name
-        results = shape_inference.infer_node_outputs(
-            schema,
-            node,
-            types,
-            data,
-            opset_imports=[helper.make_opsetid("", STANDARD_OPSET)],
-            ir_version=6,
-        )
+        try:
+            results = shape_inference.infer_node_outputs(
+                schema,
+                node,
+                types,
+                data,
+                opset_imports=[helper.make_opsetid("", STANDARD_OPSET)],
+                ir_version=6,
+            )
+        except checker.ValidationError as error:  # such as a missing attribute
+            raise shape_inference.InferenceError(str(error)) from error
         for index, name in enumerate(outputs):
             if name in results:
                 inferred = results[name].tensor_type

@@ -9,6 +9,7 @@ Owns: `PerSampleKernel`. Must not know: any particular operator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,10 +75,26 @@ def _wrap_with_sample_axis(
     """
 
     def run_on_views(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-        """Run on views of the arrays with axis 0 split into samples and their own axis 0."""
+        """Run on views of the arrays with axis 0 split into samples and their own axis 0.
+
+        Arrays without elements do not tell the number of samples; if none tells it, nothing is run.
+        """
+        sizes = [
+            (array.size, math.prod(shape))
+            for array, shape in zip((*ins, *outs), (*input_shapes, *output_shapes), strict=True)
+        ]
+        samples = max(
+            (size // sample_size for size, sample_size in sizes if sample_size), default=0
+        )
         run(
-            [array.reshape(-1, *shape) for array, shape in zip(ins, input_shapes, strict=True)],
-            [array.reshape(-1, *shape) for array, shape in zip(outs, output_shapes, strict=True)],
+            [
+                array.reshape(samples, *shape)
+                for array, shape in zip(ins, input_shapes, strict=True)
+            ],
+            [
+                array.reshape(samples, *shape)
+                for array, shape in zip(outs, output_shapes, strict=True)
+            ],
         )
 
     return run_on_views

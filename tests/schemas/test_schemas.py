@@ -230,6 +230,16 @@ def test_unknown_operator(proto):
     assert_rejected(proto, "unknown operator; did you mean 'LinearInt'", plain=False)
 
 
+def test_shape_inference_says_that_an_attribute_is_missing():
+    inputs = [onnx.helper.make_tensor_value_info(name, 3, [1, 2]) for name in "ab"]
+    node = onnx.helper.make_node("iqCat", ["a", "b"], ["y"], domain="thinker")  # without dim
+    graph = onnx.helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="y")])
+    opsets = [onnx.helper.make_opsetid(domain, 1) for domain in ("", "thinker")]
+    model = onnx.helper.make_model(graph, opset_imports=opsets)
+    with pytest.raises(onnx.shape_inference.InferenceError, match="attribute 'axis' is missing"):
+        onnx.shape_inference.infer_shapes(model)
+
+
 def test_wrong_number_of_inputs(proto):
     """A weight layer without a weight, and with too much."""
     node = node_of(proto, "Conv2dInt")

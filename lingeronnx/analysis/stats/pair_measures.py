@@ -174,11 +174,14 @@ class PairMeasures:
 
         It has distributions, sums and largest errors of float tensors: saturation, clipping and
         used range are unknown (None). States of version 0.2 and older have no sums of softmax.
+        Raises ValueError if a sum of squares or of magnitudes is negative.
         """
         measures = cls()
         measures.x, measures.y = (Distribution.from_state(side) for side in state[:2])
         measures.skipped, measures.atol, measures.rtol = state[2:5]
         measures._sums = np.array(state[5][:5], np.float64)
+        if (measures._sums[[0, 1, 3, 4]] < 0).any():
+            raise ValueError("a sum of squares or magnitudes is negative")
         measures._softmax_sums = np.array(state[5][5:] or [0.0, 0.0], np.float64)
         return measures
 
