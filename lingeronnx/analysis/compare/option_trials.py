@@ -7,8 +7,8 @@ error of rounding alone. The further refinement by `quantize` is omitted, with a
 options; if nothing helps this way, options for wrong scales are tried with refined weights too. A
 graph without recorded settings is used as it is. An option is advised if it gains at least
 `MIN_GAIN_DB`, and all advised options together gain more than the difference between the trial
-without options and the graph. Nothing is tried for a dump, which has no float model, and for models
-with very many multiply-accumulates.
+without options and the graph. Each trial plans the whole model, so that large models have fewer.
+Nothing is tried for a dump, which has no float model, and for very large models.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ _PLANNING_SETTINGS = frozenset({"effort", "overrides"})
 
 _MAX_SINGLE_OPTIONS = 4  # options to try one by one
 _MAX_MACS = 2_000_000_000  # multiply-accumulates per sample of a model for which options are tried
+_MAX_PLANNED_NODES = 4_000  # of all trials together; some milliseconds each
 
 
 @keep_old_members(
@@ -146,8 +147,8 @@ def try_options(
     -------
     OptionTrialResult or None
         None if there are no options, the models are not a float model and an integer graph, the
-        model has more than _MAX_MACS multiply-accumulates, or planning or running it fails. The
-        result's `best` is empty if no option is certain to help.
+        model is too large, or planning or running it fails. The result's `best` is empty if no
+        option is certain to help.
     """
     options = _distinct_options(findings)
     base, other = tensor_join.base, tensor_join.other
@@ -155,17 +156,29 @@ def try_options(
         return None
     if not isinstance(base, FloatSource) or not isinstance(other, IntegerSource):
         return None
-    if sum(count_macs(node) for node in base.graph.graph) > _MAX_MACS:
+    limit = _limit_single_options(len(base.graph.graph))
+    if limit is None or sum(count_macs(node) for node in base.graph.graph) > _MAX_MACS:
         return None
     trial = _OptionTrial(base, other, feeds)
-    result = _find_best_options(trial, options[:_MAX_SINGLE_OPTIONS], options)
+    result = _find_best_options(trial, options[:limit], options)
     if result is None or result.best or not trial.graph_is_refined:
         return result
     serious_findings = [finding for finding in findings if finding.order < 2]
-    scale_options = _distinct_options(serious_findings)[:_MAX_SINGLE_OPTIONS]
+    scale_options = _distinct_options(serious_findings)[:limit]
     if not scale_options:
         return result
     return _find_best_options(trial.with_refined_weights, scale_options, options) or result
+
+
+def _limit_single_options(nodes: int) -> int | None:
+    """Return how many options are tried one by one in a model of `nodes` nodes; None: none at all.
+
+    n options take at most n + (n - 1) + ... + 1 trials, besides those without and with all options.
+    """
+    for count in range(_MAX_SINGLE_OPTIONS, -1, -1):
+        if (2 + count * (count + 1) // 2) * nodes <= _MAX_PLANNED_NODES:
+            return count
+    return None
 
 
 def _distinct_options(findings: Sequence[LayerFinding]) -> tuple[str, ...]:

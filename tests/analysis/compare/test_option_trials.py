@@ -344,3 +344,26 @@ def test_options_share_the_preparation(monkeypatch) -> None:
     assert len(calls) == 6
     assert values == shared
     assert len(set(values)) > 2  # the options have an effect
+
+
+@pytest.mark.parametrize("trials, singles", ((1, None), (2, 0), (4, 1), (5, 2), (12, 4), (99, 4)))
+def test_large_models_have_fewer_trials(compared, monkeypatch, trials, singles) -> None:
+    """`trials` plans of the whole model are allowed: without, with all, and with single options."""
+    tensor_join = compared.join
+    nodes = len(tensor_join.base.graph.graph)
+    monkeypatch.setattr(option_trials, "_MAX_PLANNED_NODES", trials * nodes)
+    options = [f"--override second=scale:2^-{power}" for power in range(6)]
+    tried = []
+
+    def record(self, chosen):
+        tried.append(tuple(chosen))
+        return 20.0
+
+    monkeypatch.setattr(_OptionTrial, "value", record)
+    monkeypatch.setattr(_OptionTrial, "graph", 20.0)
+    monkeypatch.setattr(_OptionTrial, "graph_is_refined", False)
+    result = try_options(tensor_join, [finding(option) for option in options], WILD)
+    assert (result is None) == (singles is None)
+    assert tried == (
+        [] if singles is None else [(), tuple(options), *((o,) for o in options[:singles])]
+    )
