@@ -169,9 +169,13 @@ def extract_submodel(
     graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
     )
-    # Where onnxruntime inlines such a body, it builds it for the declared ranks.
+    # Where onnxruntime inlines such a body, it builds it for the declared ranks. Functions of
+    # single elements are also run on flattened arrays.
     opset = ir.get_opset(model)
-    needs_ranks = any(has_body_for_ranks(node, opset) for node in nodes)
+    needs_ranks = any(
+        node.op_type not in float_ops.UNARY_ELEMENTWISE_OPS and has_body_for_ranks(node, opset)
+        for node in nodes
+    )
     for name, value in inputs.items():
         elem_type = onnx.TensorProto.FLOAT if value.dtype is None else int(value.dtype)
         shape = ir.get_shape(value) if needs_ranks else None

@@ -21,7 +21,7 @@ from ....ir.builder import SubgraphBuilder
 from ..layers.rms_norm import append_rms_norm
 from .attention import compose_attention
 
-__all__ = ["COMPOSITIONS", "Composition"]
+__all__ = ["COMPOSITIONS", "Composition", "is_dilated"]
 
 #: Replaces a node in place; returns False, without a change, if it cannot.
 Composition = Callable[[ir.Model, ir.Node], bool]
@@ -296,6 +296,11 @@ def _read_position(node: ir.Node) -> int | None:
     return int(positions.flat[0])
 
 
+def is_dilated(node: ir.Node) -> bool:
+    """Whether the window of `node` has a dilation other than 1."""
+    return set(ir.get_attr(node, "dilations", [1])) != {1}
+
+
 def _compose_dilated_average(model: ir.Model, node: ir.Node) -> bool:
     """Replace a dilated AveragePool that counts all positions of its window alike.
 
@@ -308,7 +313,7 @@ def _compose_dilated_average(model: ir.Model, node: ir.Node) -> bool:
         for name in ("dilations", "kernel_shape", "pads", "strides")
         if name in node.attributes
     }
-    if channels is None or set(attributes.get("dilations", [1])) == {1}:
+    if channels is None or not is_dilated(node):
         return False
     if ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return False

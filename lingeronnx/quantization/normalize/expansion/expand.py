@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ....ir import float_ops, ir
 from ....ir.function_bodies import expand_to_bodies, has_function_body
-from .compositions import COMPOSITIONS
+from .compositions import COMPOSITIONS, is_dilated
 
 __all__ = ["can_expand", "expand_nodes"]
 
@@ -26,6 +26,8 @@ _MAX_DEPTH = 4  # of bodies in bodies; the standard has two levels
 
 def can_expand(node: ir.Node, opset: int) -> bool:
     """Whether `node` may have a composition, or a function body that could lower to integers."""
+    if ir.is_standard_op(node, "AveragePool"):
+        return is_dilated(node)
     if (node.domain, node.op_type) in COMPOSITIONS:
         return True
     return node.op_type not in _FINAL_OPS and has_function_body(node, opset)
