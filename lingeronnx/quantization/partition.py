@@ -18,6 +18,7 @@ from ..runtime.runners import find_ancestors, iter_read_values
 from ..targets import Target
 
 __all__ = [
+    "FLOAT_SUM_REASON",
     "Partition",
     "consumers_of",
     "count_float_operations",
@@ -26,6 +27,8 @@ __all__ = [
     "quantized_tensors",
 ]
 
+#: Why a sum stays in float that the platform has an operator for.
+FLOAT_SUM_REASON = "only float operators read this sum: one rounding less, and nothing more to copy"
 _MAX_OUTPUT_RANK = 3  # maximum rank of a wide output on a chip
 
 
@@ -253,8 +256,7 @@ def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) ->
     head_reason = "last operator of the network; float costs nothing there"
     heads = dict.fromkeys(_find_trailing_heads(partition), head_reason)
     partition = partition.move_to_float(heads)
-    sum_reason = "only float operators read this sum: one rounding less, and nothing more to copy"
-    sums = dict.fromkeys(_find_sums_for_floats(partition), sum_reason)
+    sums = dict.fromkeys(_find_sums_for_floats(partition), FLOAT_SUM_REASON)
     return partition.move_to_float(sums) if sums else partition
 
 

@@ -25,6 +25,7 @@ from ...quantization import (
 from ...quantization.config import QuantConfig
 from ...quantization.factor_groups import partition_with_clip_fallback
 from ...quantization.legalize import AppliedRewrite, legalize_graph
+from ...quantization.partition import FLOAT_SUM_REASON
 from ...quantization.report import FloatNode, split_float_nodes
 from ...runtime.integer.runner import detect_target
 from ...runtime.provenance import map_to_float_names
@@ -248,7 +249,7 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
     The latter, host nodes, are computed by the host: limits of those without multiply-accumulates
     (a final Softmax) are not checked. A host node that has some and violates a limit is listed
     under the violations only. A float node between integer nodes is a violation, whatever the
-    reason.
+    reason, except for a sum that is there only because its readers are.
     """
     partition = partition_with_clip_fallback(model, target, {}, 8)
     fallbacks, host = split_float_nodes(model, partition.floats, partition.integer_node_ids)
@@ -261,8 +262,8 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
         if name in host_names and not count_macs(node):
             continue
         node_violations = _node_violations(node, target)
-        if not node_violations and name in fallback_names:
-            reason = partition.floats[name] or "a float operator"
+        reason = partition.floats.get(name) or "a float operator"
+        if not node_violations and name in fallback_names and reason != FLOAT_SUM_REASON:
             rule = f"{reason}: it stays in float between integer operators"
             node_violations = [make_violation(node, rule, "", MOVE_NODE_REMEDY)]
         if node_violations:
