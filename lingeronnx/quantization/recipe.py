@@ -1,7 +1,7 @@
 """The steps that each effort runs; no other module compares the word.
 
 Files keep the word (`fast`, `normal`, `best`): settings of plans and reports, the command line and
-the configuration. Code asks the fields of a `EffortRecipe`.
+the configuration. Code asks the fields of an `EffortRecipe`.
 """
 
 from __future__ import annotations

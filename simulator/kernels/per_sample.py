@@ -77,7 +77,7 @@ def _wrap_with_sample_axis(
     def run_on_views(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
         """Run on views of the arrays with axis 0 split into samples and their own axis 0.
 
-        Arrays without elements do not tell the number of samples; if none tells it, nothing is run.
+        Arrays without elements do not tell the number of samples; if none tells it, it is 0.
         """
         sizes = [
             (array.size, math.prod(shape))
