@@ -73,28 +73,20 @@ def _wrap_with_sample_axis(
 
     `input_shapes` and `output_shapes` are those of one sample.
     """
+    shapes = (*input_shapes, *output_shapes)
+    sample_sizes = [math.prod(shape) for shape in shapes]
 
     def run_on_views(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
         """Run on views of the arrays with axis 0 split into samples and their own axis 0.
 
         Arrays without elements do not tell the number of samples; if none tells it, it is 0.
         """
-        sizes = [
-            (array.size, math.prod(shape))
-            for array, shape in zip((*ins, *outs), (*input_shapes, *output_shapes), strict=True)
+        arrays = (*ins, *outs)
+        counts = [a.size // size for a, size in zip(arrays, sample_sizes, strict=True) if size]
+        samples = max(counts, default=0)
+        views = [
+            array.reshape(samples, *shape) for array, shape in zip(arrays, shapes, strict=True)
         ]
-        samples = max(
-            (size // sample_size for size, sample_size in sizes if sample_size), default=0
-        )
-        run(
-            [
-                array.reshape(samples, *shape)
-                for array, shape in zip(ins, input_shapes, strict=True)
-            ],
-            [
-                array.reshape(samples, *shape)
-                for array, shape in zip(outs, output_shapes, strict=True)
-            ],
-        )
+        run(views[: len(ins)], views[len(ins) :])
 
     return run_on_views

@@ -43,7 +43,8 @@ addEventListener("load", async () => {
 def _read_result(words, seconds=120):
     """Start Chromium and return what the page's script reported, in base64.
 
-    Chromium is killed once the result has been read: it sometimes hangs at exit, with the page written out.
+    Chromium is killed once the result has been read: it sometimes hangs at exit, with the page
+    written out.
     """
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

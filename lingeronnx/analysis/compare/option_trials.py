@@ -171,9 +171,10 @@ def try_options(
 
 
 def _limit_single_options(nodes: int) -> int | None:
-    """Return how many options are tried one by one in a model of `nodes` nodes; None: none at all.
+    """Return the number of options to try one by one in a model of `nodes` nodes.
 
-    n options take at most n + (n - 1) + ... + 1 trials, besides those without and with all options.
+    None if not even the trials without and with all options are affordable. n options take at
+    most n + (n - 1) + ... + 1 further trials.
     """
     for count in range(_MAX_SINGLE_OPTIONS, -1, -1):
         if (2 + count * (count + 1) // 2) * nodes <= _MAX_PLANNED_NODES:

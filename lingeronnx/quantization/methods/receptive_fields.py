@@ -91,7 +91,12 @@ class ReceptiveFields:
         The layer.
     """
 
-    def __init__(self, kernel: Any, source: np.ndarray, node: ir.Node) -> None:  # noqa: ANN401 - kernels share no base with a weight
+    def __init__(
+        self,
+        kernel: Any,  # noqa: ANN401 - kernels share no base with a weight
+        source: np.ndarray,
+        node: ir.Node,
+    ) -> None:
         """Compute padding and output size of the windows of `node` in `source`."""
         if node.op_type == "Linear":
             source = source.reshape(-1, source.shape[-1])

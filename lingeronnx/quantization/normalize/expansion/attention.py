@@ -24,7 +24,7 @@ __all__ = ["compose_attention"]
 _HIDDEN = -1e4  # exp of any score minus this is 0 in float32
 _PAST_KEY, _PAST_VALUE, _VALID_LENGTHS = 4, 5, 6  # inputs
 _PRESENT_KEY, _PRESENT_VALUE, _SCORES = 1, 2, 3  # outputs
-_SCALED, _CAPPED, _MASKED, _WEIGHTS = range(4)  # which scores are an output
+_SCALED, _CAPPED, _MASKED, _WEIGHTS = range(4)  # stages of the scores
 
 
 class _Geometry(NamedTuple):
@@ -106,7 +106,7 @@ def _is_used(node: ir.Node, index: int) -> bool:
 
 
 def _get_scores_mode(node: ir.Node) -> int:
-    """Return which scores the fourth output of `node` has."""
+    """Return the stage of the scores that `node` has as its fourth output, such as `_MASKED`."""
     return int(ir.get_attr(node, "qk_matmul_output_mode", _SCALED))
 
 
