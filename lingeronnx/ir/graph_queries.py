@@ -30,6 +30,7 @@ __all__ = [
     "has_subgraphs",
     "import_opsets",
     "input_name",
+    "is_constant",
     "is_exclusive_initializer",
     "is_float32",
     "is_standard_op",
@@ -106,6 +107,11 @@ def const_value(value: Value | None) -> np.ndarray | None:
             f"constant '{value.name}': the size of its data does not match its type and shape; the "
             "file is malformed, write it again"
         ) from error
+
+
+def is_constant(value: Value | None) -> bool:
+    """Whether `value` is an initializer that is not a graph input, whatever its data."""
+    return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
 def require_const_value(value: Value | None) -> np.ndarray:

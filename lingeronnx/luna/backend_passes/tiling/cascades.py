@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from ....ir import ir
 from ....operators.integer_ops import (
@@ -31,6 +33,7 @@ __all__ = [
     "WINDOW_OPERATORS",
     "RowRange",
     "Cascade",
+    "CascadeLayer",
     "Tile",
     "axis_length",
     "find_cascades",
@@ -106,15 +109,83 @@ class Cascade:
         held_rows: dict[ir.Value, RowRange] = {self.result: rows}
         read_rows: dict[tuple[ir.Node, int], RowRange] = {}
         pads: dict[ir.Node, tuple[int, int]] = {}
-        for node in reversed(self.nodes):
-            needed, pads[node] = _compute_input_rows(node, held_rows[node.outputs[0]], self.axis)
-            for index, value in enumerate(_get_data_inputs(node)):
-                if not 0 <= needed[0] < needed[1]:
-                    return None
-                read_rows[node, index] = needed
+        for layer in reversed(self.layers):
+            needed, pads[layer.node] = layer.compute_input_rows(held_rows[layer.output])
+            first, last = needed
+            if layer.inputs and not 0 <= first < last:
+                return None
+            for index, value in enumerate(layer.inputs):
+                read_rows[layer.node, index] = needed
                 start, end = held_rows.get(value, needed)
-                held_rows[value] = (min(start, needed[0]), max(end, needed[1]))
+                held_rows[value] = (min(start, first), max(end, last))
         return Tile(held_rows, read_rows, pads, self.axis)
+
+    @cached_property
+    def tensor_sizes(self) -> dict[ir.Value, int]:
+        """Bytes of one sample of each tensor that a layer reads or writes, constants left out."""
+        values: set[ir.Value] = set()
+        for layer in self.layers:
+            values.update((*layer.inputs, layer.output))
+        return {value: sample_bytes(value) for value in values}
+
+    @cached_property
+    def layers(self) -> tuple[CascadeLayer, ...]:
+        """The rows that each layer reads, in graph order: every tile needs them."""
+        return tuple(CascadeLayer.from_node(node, self.axis) for node in self.nodes)
+
+
+class CascadeLayer(NamedTuple):
+    """A layer of a cascade, with the geometry of its window along the axis of the tiles.
+
+    Attributes
+    ----------
+    inputs
+        The inputs that are not constant, in order.
+    length
+        Number of input rows.
+    stride, padding, reach
+        Of a window: its stride, its padding before the first row, and the rows from its first to
+        its last. 1, 0 and 1 for other operators, which read the rows that they write.
+    """
+
+    node: ir.Node
+    inputs: tuple[ir.Value, ...]
+    output: ir.Value
+    length: int
+    stride: int = 1
+    padding: int = 0
+    reach: int = 1
+
+    @classmethod
+    def from_node(cls, node: ir.Node, axis: int) -> CascadeLayer:
+        """Read the geometry of `node` along `axis`, 2 for rows or 3 for columns."""
+        inputs = tuple(_get_data_inputs(node))
+        output = node.outputs[0]
+        if node.op_type not in WINDOW_OPERATORS:
+            return cls(node, inputs, output, axis_length(output, axis))
+        spatial_axis = axis - 2
+        kernel = ir.get_attr(node, "kernel_shape") or (ir.get_shape(node.inputs[1]) or ())[2:]
+        dilation = (ir.get_attr(node, "dilations") or [1, 1])[spatial_axis]
+        return cls(
+            node,
+            inputs,
+            output,
+            axis_length(inputs[0], axis),
+            (ir.get_attr(node, "strides") or [1, 1])[spatial_axis],
+            (ir.get_attr(node, "pads") or [0, 0])[spatial_axis],
+            (int(kernel[spatial_axis] or 1) - 1) * dilation + 1,
+        )
+
+    def compute_input_rows(self, rows: RowRange) -> tuple[RowRange, tuple[int, int]]:
+        """Return ((start, end) of the input rows that `rows` of the output need, paddings).
+
+        The paddings are those before and after the rows. A layer that is no window needs the same
+        rows and no padding.
+        """
+        begin = rows[0] * self.stride - self.padding
+        end = begin + (rows[1] - rows[0] - 1) * self.stride + self.reach
+        length = self.length
+        return (max(begin, 0), min(end, length)), (max(-begin, 0), max(end - length, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,32 +237,34 @@ def find_cascades(nodes: Sequence[ir.Node], first: int, required_node: ir.Node) 
     """
     cascades = []
     members: list[ir.Node] = []
-    produced: set[ir.Value] = set()
+    outside_uses: dict[ir.Value, int] = {}  # of each tensor of the members, by other nodes
     for node in nodes[first:]:
-        if members and not any(value in produced for value in node.inputs):
+        if members and not any(value in outside_uses for value in node.inputs):
             continue
         if not is_tileable(node):
             if not members:
                 break
             continue
         members.append(node)
-        produced.add(node.outputs[0])
-        if required_node in members and _has_single_output(members):
+        for value in node.inputs:
+            if value in outside_uses:
+                outside_uses[value] -= 1
+        result = node.outputs[0]
+        outside_uses[result] = len(result.uses())
+        if required_node in members and _has_single_output(result, outside_uses):
             cascades.append(Cascade(tuple(members)))
     return cascades
 
 
-def _has_single_output(nodes: Sequence[ir.Node]) -> bool:
-    """Whether only the last of `nodes` writes a tensor that is read outside them.
+def _has_single_output(result: ir.Value, outside_uses: Mapping[ir.Value, int]) -> bool:
+    """Whether of the tensors in `outside_uses` only `result` is read by other nodes, or is output.
 
-    That tensor must also have more than one row.
+    It must also have more than one row.
     """
-    members = set(nodes)
-    for node in nodes[:-1]:
-        value = node.outputs[0]
-        if value.is_graph_output() or any(use.node not in members for use in value.uses()):
+    for value, use_count in outside_uses.items():
+        if value is not result and (use_count or value.is_graph_output()):
             return False
-    return axis_length(nodes[-1].outputs[0], 2) > 1
+    return axis_length(result, 2) > 1
 
 
 def is_tileable(node: ir.Node) -> bool:
@@ -216,7 +289,7 @@ def is_tileable(node: ir.Node) -> bool:
 
 def _has_scalar_constants(node: ir.Node) -> bool:
     """Whether the constants after the first input of `node` have at most one element per sample."""
-    constants = [v for v in node.inputs[1:] if v is not None and ir.const_value(v) is not None]
+    constants = [v for v in node.inputs[1:] if v is not None and ir.is_constant(v)]
     return all(sample_bytes(value) <= 1 for value in constants)
 
 
@@ -250,24 +323,4 @@ def _get_axis(node: ir.Node) -> int | None:
 
 def _get_data_inputs(node: ir.Node) -> list[ir.Value]:
     """Return the inputs of `node` that are not constant, in order."""
-    return [v for v in node.inputs if v is not None and ir.const_value(v) is None]
-
-
-def _compute_input_rows(
-    node: ir.Node, rows: RowRange, axis: int
-) -> tuple[RowRange, tuple[int, int]]:
-    """Return ((start, end) of the input rows that `rows` of the output need, (begin, end) padding).
-
-    `rows` are (start, end) on `axis`, 2 or 3. Nodes that are no windows need the same rows and no
-    padding.
-    """
-    if node.op_type not in WINDOW_OPERATORS:
-        return rows, (0, 0)
-    length, spatial_axis = axis_length(_get_data_inputs(node)[0], axis), axis - 2
-    kernel = ir.get_attr(node, "kernel_shape") or (ir.get_shape(node.inputs[1]) or ())[2:]
-    kernel_length = int(kernel[spatial_axis] or 1)
-    stride = (ir.get_attr(node, "strides") or [1, 1])[spatial_axis]
-    dilation = (ir.get_attr(node, "dilations") or [1, 1])[spatial_axis]
-    begin = rows[0] * stride - (ir.get_attr(node, "pads") or [0, 0])[spatial_axis]
-    end = begin + (rows[1] - rows[0] - 1) * stride + (kernel_length - 1) * dilation + 1
-    return (max(begin, 0), min(end, length)), (max(-begin, 0), max(end - length, 0))
+    return [v for v in node.inputs if v is not None and not ir.is_constant(v)]

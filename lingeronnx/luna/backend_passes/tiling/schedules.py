@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +15,7 @@ from .cascades import Cascade, Tile, axis_length, find_cascades, sample_bytes
 from .emit import emit_tiles
 from .output_channel_splits import split_oversized_convs
 
-__all__ = ["TileSchedule", "apply_schedule", "iterate_schedules"]
+__all__ = ["TileSchedule", "Tiling", "apply_schedule", "iterate_schedules"]
 
 #: Tile counts to try, in ascending order, since every tile recomputes its halo.
 _TILE_COUNTS = (2, 4, 8, 16, 32)
@@ -23,21 +24,46 @@ _STRIP_COUNTS = (2, 4, 8, 16)  # strips of columns, if rows alone do not suffice
 _LIMIT_FRACTIONS = (1.0, 0.75, 0.5)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Tiling:
+    """The tiles of a cascade along one axis, in order; rows are columns for axis 3."""
+
+    tiles: tuple[Tile, ...]
+
+    @cached_property
+    def max_rows(self) -> Mapping[ir.Value, int]:
+        """Rows of each tensor in the tile that holds most of it."""
+        return self._combine_rows(max)
+
+    @cached_property
+    def total_rows(self) -> Mapping[ir.Value, int]:
+        """Rows of each tensor in all tiles together; those that tiles share count in each."""
+        return self._combine_rows(operator.add)
+
+    def _combine_rows(self, combine: Callable[[int, int], int]) -> dict[ir.Value, int]:
+        """Return the rows of each tensor, those of several tiles combined by `combine`."""
+        counts: dict[ir.Value, int] = {}
+        for tile in self.tiles:
+            for value, (start, end) in tile.held_rows.items():
+                counts[value] = combine(counts.get(value, 0), end - start)
+        return counts
+
+
+@dataclass(frozen=True, eq=False)
 class TileSchedule:
     """A cascade and its tiles.
 
     Attributes
     ----------
-    tiles
+    rows
         Tiles of rows.
     strips
-        Strips of columns, each of which is split into the tiles; empty if tiles span all columns.
+        Strips of columns, each of which is split into the tiles; None if tiles span all columns.
     """
 
     run: Cascade
-    tiles: tuple[Tile, ...]
-    strips: tuple[Tile, ...] = ()
+    rows: Tiling
+    strips: Tiling | None = None
 
     @cached_property
     def peak_bytes(self) -> int:
@@ -45,21 +71,20 @@ class TileSchedule:
 
         Tensors that are not tiled, and results of other tiles, are not counted.
         """
-        tiled = self.tiles[0].held_rows
-        peak_bytes = 0
-        for node in self.run.nodes:
-            operands = {value for value in (*node.inputs, *node.outputs) if value is not None}
-            layer_bytes = sum(
-                self._measure_bytes(value, max) for value in operands if value in tiled
-            )
-            peak_bytes = max(peak_bytes, layer_bytes)
-        return peak_bytes
+        columns = None if self.strips is None else self.strips.max_rows
+        tensor_bytes = self._measure_tensors(self.rows.max_rows, columns)
+        return max(
+            sum(tensor_bytes[value] for value in {*layer.inputs, layer.output})
+            for layer in self.run.layers
+        )
 
     @cached_property
     def recomputed_elements(self) -> int:
         """Number of elements that overlapping tiles compute again, over all layers."""
-        results = [node.outputs[0] for node in self.run.nodes]
-        return sum(self._measure_bytes(value, sum) - sample_bytes(value) for value in results)
+        columns = None if self.strips is None else self.strips.total_rows
+        tensor_bytes = self._measure_tensors(self.rows.total_rows, columns)
+        sizes = self.run.tensor_sizes
+        return sum(tensor_bytes[layer.output] - sizes[layer.output] for layer in self.run.layers)
 
     def describe(self) -> AppliedRewrite:
         """Describe layers, tiles and strips for the report.
@@ -68,11 +93,11 @@ class TileSchedule:
         """
         names = [str(node.name) for node in self.run.nodes]
         layers = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
-        max_rows = max(tile.count_rows(self.run.result) for tile in self.tiles)
-        tiles = f"{len(self.tiles)} tiles of {max_rows} rows"
-        if self.strips:
-            max_columns = max(strip.count_rows(self.run.result) for strip in self.strips)
-            tiles = f"{len(self.strips)} strips of {max_columns} columns, each in {tiles}"
+        max_rows = self.rows.max_rows[self.run.result]
+        tiles = f"{len(self.rows.tiles)} tiles of {max_rows} rows"
+        if self.strips is not None:
+            max_columns = self.strips.max_rows[self.run.result]
+            tiles = f"{len(self.strips.tiles)} strips of {max_columns} columns, each in {tiles}"
         total = sum(sample_bytes(node.outputs[0]) for node in self.run.nodes)
         recomputed = self.recomputed_elements / total
         cost = "exact"
@@ -83,17 +108,20 @@ class TileSchedule:
             names[0], f"{layers} tiled into {tiles} to fit in shared memory", cost
         )
 
-    def _measure_bytes(self, value: ir.Value, combine: Callable[[Iterable[int]], int]) -> int:
-        """Return the bytes of `value` in its largest tile (`combine` = max) or in all tiles (sum).
-
-        With strips, tile rows times strip columns.
-        """
-        row_bytes = sample_bytes(value) // axis_length(value, 2)
-        tile_bytes = row_bytes * combine(tile.count_rows(value) for tile in self.tiles)
-        if not self.strips:
-            return tile_bytes
-        columns = combine(strip.count_rows(value) for strip in self.strips)
-        return tile_bytes // axis_length(value, 3) * columns
+    def _measure_tensors(
+        self, rows: Mapping[ir.Value, int], columns: Mapping[ir.Value, int] | None
+    ) -> dict[ir.Value, int]:
+        """Return the bytes of each tensor with the given rows and columns, None for all columns."""
+        sizes = self.run.tensor_sizes
+        tensor_bytes = {
+            value: sizes[value] // axis_length(value, 2) * count for value, count in rows.items()
+        }
+        if columns is None:
+            return tensor_bytes
+        return {
+            value: size_bytes // axis_length(value, 3) * columns[value]
+            for value, size_bytes in tensor_bytes.items()
+        }
 
 
 def apply_schedule(view: PackerGraphView, schedule: TileSchedule) -> PackerGraphView:
@@ -106,13 +134,14 @@ def apply_schedule(view: PackerGraphView, schedule: TileSchedule) -> PackerGraph
     clones = dict(zip(view.graph.graph, graph.graph, strict=True))
     run = Cascade(tuple(clones[node] for node in schedule.run.nodes))
     strips = [run]
-    if schedule.strips:
+    if schedule.strips is not None:
         columns_run = replace(split_oversized_convs(graph, run, view), axis=3)
-        tiles = _make_tiles(columns_run, len(schedule.strips)) or ()
+        tiles = _make_tiles(columns_run, len(schedule.strips.tiles)) or ()
         strips = emit_tiles(graph, columns_run, tiles)
-    if len(schedule.tiles) > 1:
+    tile_count = len(schedule.rows.tiles)
+    if tile_count > 1:
         for strip in strips:
-            emit_tiles(graph, strip, _make_tiles(strip, len(schedule.tiles)) or ())
+            emit_tiles(graph, strip, _make_tiles(strip, tile_count) or ())
     return view.for_graph(graph)
 
 
@@ -157,7 +186,7 @@ def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
     for count in _TILE_COUNTS:
         tiles = _make_tiles(run, count)
         if tiles is not None:
-            yield TileSchedule(run, tiles)
+            yield TileSchedule(run, Tiling(tiles))
 
 
 def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
@@ -170,8 +199,8 @@ def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
     if columns_run is None:
         return []
     strips = [_make_tiles(columns_run, count) for count in _STRIP_COUNTS]
-    tiles = [_make_tiles(run, count) for count in (1, *_TILE_COUNTS)]
-    pairs = itertools.product(filter(None, tiles), filter(None, strips))
+    rows = [_make_tiles(run, count) for count in (1, *_TILE_COUNTS)]
+    pairs = itertools.product(_wrap_tiles(rows), _wrap_tiles(strips))
     schedules = [TileSchedule(run, *pair) for pair in pairs]
     schedules.sort(key=lambda schedule: schedule.recomputed_elements)
     best: dict[TileSchedule, None] = {}  # an ordered set
@@ -181,6 +210,11 @@ def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
         if schedule is not None:
             best[schedule] = None
     return list(best)
+
+
+def _wrap_tiles(splits: Iterable[tuple[Tile, ...] | None]) -> list[Tiling]:
+    """Return a tiling for each split into tiles that is possible (not None)."""
+    return [Tiling(tiles) for tiles in splits if tiles is not None]
 
 
 def _make_tiles(run: Cascade, count: int) -> tuple[Tile, ...] | None:
