@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import onnx
@@ -19,7 +19,11 @@ from ..arguments.selection import (
     select_safest_for,
 )
 from ..evaluation import NodeLimitChecker, PreparedGraph, prepare_graph
-from ..packer.memory.lower_bounds import compute_min_constant_bytes
+from ..packer.memory.lower_bounds import (
+    compute_min_constant_bytes,
+    compute_min_correct_bytes,
+    list_shared_needs,
+)
 from ..packer.memory.plan import get_shared_memory_limit
 from ..packer.names import build_safe_names
 from ..packer.options import PackerOptions
@@ -113,6 +117,39 @@ class PackerGraphView:
             return True
         limit_bytes = get_shared_memory_limit(self.target, self.base_options)
         return compute_min_constant_bytes(facts) <= max(external_bytes, limit_bytes)
+
+    @cached_property
+    def may_be_ready(self) -> bool:
+        """Whether the graph can be ready for the chip under some arguments.
+
+        False if that is known without trying any: from findings that no arguments change, or from
+        the shared memory that nodes need wherever other tensors are.
+        """
+        facts = self.prepared.facts
+        if facts is None or any(f.level in ("packs", "right") for f in self.prepared.findings):
+            return False
+        limit_bytes = get_shared_memory_limit(self.target, self.base_options)
+        return compute_min_correct_bytes(facts) <= limit_bytes
+
+    def may_be_ready_without(self, nodes: Iterable[ir.Node]) -> bool:
+        """Whether the graph can be ready for the chip after `nodes` are replaced by others.
+
+        False if a remaining node needs more shared memory than there is, together with the work
+        area that another one needs.
+        """
+        facts = self.prepared.facts
+        if facts is None:
+            return True
+        replaced = {self.node_names.get(str(node.name), str(node.name)) for node in nodes}
+        needs = [
+            need
+            for step, need in zip(facts.net.steps, facts.remember(list_shared_needs), strict=True)
+            if step.origin not in replaced and need.work_area_bytes
+        ]
+        tensor_bytes = max((need.tensor_bytes for need in needs), default=0)
+        work_area_bytes = max((need.work_area_bytes for need in needs), default=0)
+        limit_bytes = get_shared_memory_limit(self.target, self.base_options)
+        return tensor_bytes + work_area_bytes <= limit_bytes
 
     @cached_property
     def safest_arguments(self) -> EvaluatedArguments:

@@ -19,13 +19,13 @@ from lingeronnx.luna.arguments.selection import (
 )
 from lingeronnx.luna.backend_passes.tiling.cascades import find_cascades
 from lingeronnx.luna.backend_passes.tiling.emit import emit_tiles
-from lingeronnx.luna.evaluation import prepare_graph
+from lingeronnx.luna.evaluation import evaluate_plan, prepare_graph
 from lingeronnx.luna.packer.limits.limit_tables import TILING_LIMITS
 from lingeronnx.luna.packer.memory.lower_bounds import (
     compute_min_constant_bytes,
+    compute_min_correct_bytes,
     compute_min_shared_bytes,
 )
-from lingeronnx.luna.packer.memory.plan import plan_memory
 from lingeronnx.runtime.session import Session
 from tests import nets
 from tests.packability import evaluate_result
@@ -582,9 +582,48 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
     assert ready.net is not None
     bound = max(compute_min_shared_bytes(ready.net, row).values())
     assert bound > 0
+    bound_of_correct = compute_min_correct_bytes(ready.facts)
     for candidate in iterate_candidates(ready, row):
-        assert plan_memory(ready.facts, candidate.to_options(base)).required_bytes >= bound
+        verdict = evaluate_plan(ready, row, candidate.to_options(base))
+        assert verdict.memory_plan.required_bytes >= bound
+        if verdict.is_correct:
+            assert verdict.memory_plan.required_bytes >= bound_of_correct
     assert 0 < compute_min_constant_bytes(ready.facts) <= sum(ready.facts.stored_bytes.values())
+
+
+def build_inverted_blocks():
+    """Two blocks of MobileNet: 144 channels between 24, on a map of 56x56."""
+    net = nets.Net(24, 56, 56, seed=1, batch=1)
+    x = "x"
+    for _ in range(2):
+        x = net.node("Relu", net.conv(x, (144, 24, 1, 1)))
+        x = net.node("Relu", net.conv(x, (144, 1, 3, 3), group=144, pads=[1] * 4))
+        x = net.conv(x, (24, 144, 1, 1))
+    x = net.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4])
+    return net.graph(net.conv(x, (8, 24, 1, 1), out="y"))
+
+
+@pytest.mark.parametrize("build", [lambda: build_pyramid(152, 64), build_inverted_blocks])
+def test_what_is_known_not_to_fit_is_not_tried(build, monkeypatch):
+    """With the bounds fewer graphs are evaluated under all arguments, and the tiles are equal."""
+    model = build()
+    monkeypatch.setattr(LAST_STAGE, "tile_large_layers", lambda view: (view, []))
+    graph = quantize(model, nets.samples(model, 2), platform="venus", effort="fast").graph
+    monkeypatch.undo()
+    trials = []
+    select = READ.select_safest_for
+    monkeypatch.setattr(
+        READ, "select_safest_for", lambda *args: trials.append(args) or select(*args)
+    )
+    view, rewrites = LAST_STAGE.tile_large_layers(READ.PackerGraphView(graph, VENUS))
+    trial_count = len(trials)
+    trials.clear()
+    monkeypatch.setattr(READ.PackerGraphView, "may_be_ready", True)
+    monkeypatch.setattr(READ.PackerGraphView, "may_be_ready_without", lambda view, nodes: True)
+    expected_view, expected = LAST_STAGE.tile_large_layers(READ.PackerGraphView(graph, VENUS))
+    assert trial_count < len(trials)
+    assert rewrites == expected
+    assert ir.to_proto(view.graph) == ir.to_proto(expected_view.graph)
 
 
 @pytest.mark.parametrize(
@@ -610,15 +649,22 @@ def test_the_search_begins_further_back_until_something_is_ready(
 
     def begun(read, start, large, max_evaluations):
         asked.append((start, max_evaluations))
-        arguments = SimpleNamespace(verdict=SimpleNamespace(is_chip_ready=start in ready))
         if start == 5 and start not in ready:
             return None
-        return SimpleNamespace(view=read, arguments=arguments, schedule=start)
+        return SimpleNamespace(view=read, is_ready=start in ready, schedule=start)
 
     monkeypatch.setattr(choice, "_find_schedule_from", begun)
-    read = SimpleNamespace(graph=SimpleNamespace(graph=list("abcdefg")))
+    cascade = SimpleNamespace(nodes=())
+    monkeypatch.setattr(choice, "find_cascades", lambda nodes, start, node: [cascade])
+    read = SimpleNamespace(
+        graph=SimpleNamespace(graph=list("abcdefg")), may_be_ready_without=lambda nodes: True
+    )
     assert choice._find_schedule(read, "f").schedule == expected
     assert asked == [(start, 2 if start == 5 else 1) for start in tried]
+    asked.clear()
+    read.may_be_ready_without = lambda nodes: False
+    assert choice._find_schedule(read, "f").schedule == (5 if 5 in ready else 4)
+    assert asked == [(5, 1)] if 5 in ready else [(5, 1), (4, 1)]
 
 
 def build_narrow():
@@ -649,7 +695,7 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
     def record_evaluation(read, start, large, max_evaluations):
         result = best_from(read, start, large, max_evaluations)
         back = list(read.graph.graph).index(large) - start
-        evaluated.append((back, result is not None and result.arguments.verdict.is_chip_ready))
+        evaluated.append((back, result is not None and result.is_ready))
         return result
 
     monkeypatch.setattr(choice, "_find_schedule_from", record_evaluation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ....ir import ir
@@ -19,7 +19,7 @@ from ...packer.memory.plan import get_shared_memory_limit
 from ...packer.options import PSRAM
 from ...packer.packer_graph import PackerGraph
 from ..packer_view import PackerGraphView
-from .cascades import sample_bytes
+from .cascades import find_cascades, sample_bytes
 from .iterative_search import search_iteratively
 from .schedules import TileSchedule, apply_schedule, iterate_schedules
 
@@ -34,11 +34,31 @@ _MAX_LOOKBACK_NODES = 4  # start nodes before an oversized layer; also the numbe
 
 
 class _TiledGraph(NamedTuple):
-    """A graph with one more tiled cascade, its best arguments, and the schedule of the cascade."""
+    """A graph with one more tiled cascade, and the schedule of the cascade."""
 
     view: PackerGraphView
-    arguments: EvaluatedArguments
     schedule: TileSchedule
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the graph is ready for the chip under its best arguments."""
+        return self.view.may_be_ready and self.view.safest_arguments.verdict.is_chip_ready
+
+    def list_new_names(self, untiled: PackerGraphView) -> set[str | None]:
+        """Return the names of the layers of the tiles, which no later cascade contains.
+
+        The iqCat that joins tiles of rows, and their Slices, end every cascade. Tiles of columns
+        only are left out: a later cascade may contain them. `untiled` is the graph before.
+        """
+        if len(self.schedule.rows.tiles) == 1:
+            return set()
+        names: set[str | None] = {
+            node.name
+            for node in self.view.graph.graph
+            if node.op_type not in ("Slice", CONCAT.name)
+        }
+        names -= {node.name for node in untiled.graph.graph}
+        return names | {node.name for node in self.schedule.run.nodes}
 
 
 def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[AppliedRewrite]]:
@@ -56,29 +76,76 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
     """
     if view.target.shared_memory is None or _has_unfittable_node(view):
         return view, []
-    tiled_view, untiled = view, {node.name for node in view.graph.graph}
-    arguments: EvaluatedArguments | None = None
-    rewrites: list[AppliedRewrite] = []
-    for _ in range(_MAX_TILED_CASCADES):
-        layers = _select_layers_to_tile(tiled_view, untiled, arguments)
-        if arguments is None and not layers:
-            return view, []
-        if not view.has_room_for_constants:
-            break
-        tiled = _tile_first_possible(tiled_view, layers)
-        if tiled is None:
-            break
-        tiled_view, arguments, schedule = tiled
-        untiled -= {node.name for node in schedule.run.nodes}
-        rewrites.append(schedule.describe())
-        if arguments.verdict.is_chip_ready:
-            return tiled_view, rewrites
+    result = _tile_one_by_one(view, gives_up=True)
+    if result.is_ready:
+        return result.view, result.rewrites
+    if not result.was_tried:
+        return view, []
     iterative_result = _tile_iteratively(view)
     if iterative_result is not None:
         return iterative_result
-    if arguments is None or not _has_improved(arguments, untiled):
+    if result.gave_up:
+        result = _tile_one_by_one(view, gives_up=False)
+    if not result.rewrites or not _has_improved(result.view.safest_arguments, result.untiled):
         return view, []
-    return tiled_view, rewrites
+    return result.view, result.rewrites
+
+
+@dataclass
+class _OneByOneResult:
+    """A graph in which cascades were tiled one after the other.
+
+    Attributes
+    ----------
+    untiled
+        Names of the layers of the original graph that are not tiled.
+    rewrites
+        Descriptions of the tilings.
+    is_ready
+        Whether the graph is ready for the chip.
+    was_tried
+        Whether there was a layer to tile.
+    gave_up
+        Whether the search ended because no further tiling can make the graph ready.
+    """
+
+    view: PackerGraphView
+    untiled: set[str | None]
+    rewrites: list[AppliedRewrite]
+    is_ready: bool = False
+    was_tried: bool = True
+    gave_up: bool = False
+
+
+def _tile_one_by_one(view: PackerGraphView, gives_up: bool) -> _OneByOneResult:
+    """Tile at most `_MAX_TILED_CASCADES` cascades, until the graph is ready for the chip.
+
+    With `gives_up`, ends as soon as the tiles so far cannot be correct in the shared memory.
+    """
+    result = _OneByOneResult(view, {node.name for node in view.graph.graph}, [])
+    tile_names: set[str | None] = set()
+    for _ in range(_MAX_TILED_CASCADES):
+        layers = _select_layers_to_tile(result.view, result.untiled, is_tiled=bool(result.rewrites))
+        if not result.rewrites and not layers:
+            result.was_tried = False
+            break
+        if not view.has_room_for_constants:
+            break
+        tiled = _tile_first_possible(result.view, layers)
+        if tiled is None:
+            break
+        tile_names |= tiled.list_new_names(result.view)
+        result.view = tiled.view
+        result.untiled -= {node.name for node in tiled.schedule.run.nodes}
+        result.rewrites.append(tiled.schedule.describe())
+        if tiled.is_ready:
+            result.is_ready = True
+            break
+        others = [node for node in tiled.view.graph.graph if node.name not in tile_names]
+        if gives_up and not tiled.view.may_be_ready_without(others):
+            result.gave_up = True
+            break
+    return result
 
 
 def _tile_iteratively(
@@ -105,16 +172,16 @@ def _tile_first_possible(view: PackerGraphView, layers: list[ir.Node]) -> _Tiled
 
 
 def _select_layers_to_tile(
-    view: PackerGraphView, untiled: Collection[str | None], arguments: EvaluatedArguments | None
+    view: PackerGraphView, untiled: Collection[str | None], is_tiled: bool
 ) -> list[ir.Node]:
     """Return the next layers to try to tile: the first oversized one, or else a few crowded ones.
 
-    `untiled` are the names outside tiles; empty if the oversized layer is tiled already.
-    `arguments` are those of the graph tiled so far, or None for the original graph.
+    `untiled` are the names outside tiles; empty if the oversized layer is tiled already. `is_tiled`
+    tells whether the graph has tiles, or is the original graph.
     """
     oversized = _find_oversized_layer(view.graph, view.target)
     if oversized is None:
-        return _find_crowded_layers(view, untiled, arguments)
+        return _find_crowded_layers(view, untiled, is_tiled)
     return [oversized] if oversized.name in untiled else []
 
 
@@ -181,21 +248,21 @@ def _measure_activation_bytes(node: ir.Node) -> int:
 
 
 def _find_crowded_layers(
-    view: PackerGraphView, untiled: Collection[str | None], arguments: EvaluatedArguments | None
+    view: PackerGraphView, untiled: Collection[str | None], is_tiled: bool
 ) -> list[ir.Node]:
     """Return up to four untiled layers to tile if the default plan exceeds the shared memory.
 
-    Layers with findings under `arguments` come first, then those with the most live bytes. Empty if
-    the plan fits, if there is none, or if the original graph (`arguments` None) is correct with
-    other arguments.
+    Layers with findings under the best arguments of a tiled graph come first, then those with the
+    most live bytes. Empty if the plan fits, if there is none, or if the original graph is correct
+    with other arguments.
     """
     names = view.node_names
     verdict = evaluate_plan(view.prepared, view.target, view.base_options)
     if verdict.memory_plan is None or verdict.memory_plan.fits:
         return []
-    if arguments is None and view.safest_arguments.verdict.is_chip_ready:
+    if not is_tiled and view.safest_arguments.verdict.is_chip_ready:
         return []
-    findings = [] if arguments is None else arguments.verdict.findings
+    findings = view.safest_arguments.verdict.findings if is_tiled else ()
     nodes_with_findings = [finding.node for finding in findings if finding.level != "plan"]
     layer_by_packer_name = {
         names.get(str(node.name), str(node.name)): node
@@ -230,11 +297,19 @@ def _find_schedule(view: PackerGraphView, required_node: ir.Node) -> _TiledGraph
     several that are needed.
     """
     first_valid: _TiledGraph | None = None
-    index = list(view.graph.graph).index(required_node)
+    nodes = list(view.graph.graph)
+    index = nodes.index(required_node)
     for start in range(index, max(index - _MAX_LOOKBACK_NODES, 0) - 1, -1):
         max_evaluations = _MAX_FULL_EVALUATIONS if start == index else 1
+        cascades = find_cascades(nodes, start, required_node)
+        if not cascades:
+            continue
+        if not view.may_be_ready_without(cascades[-1].nodes):  # it contains the shorter ones
+            if first_valid is not None:
+                continue
+            max_evaluations = 1
         tiled = _find_schedule_from(view, start, required_node, max_evaluations)
-        if tiled is not None and tiled.arguments.verdict.is_chip_ready:
+        if tiled is not None and tiled.is_ready:
             return tiled
         first_valid = first_valid or tiled
     return first_valid
@@ -259,8 +334,8 @@ def _find_schedule_from(
             tiled_view, {tiled_view.node_names.get(str(name), name) for name in untiled}
         ):
             continue
-        tiled = _TiledGraph(tiled_view, tiled_view.safest_arguments, schedule)
-        if tiled.arguments.verdict.is_chip_ready:
+        tiled = _TiledGraph(tiled_view, schedule)
+        if tiled.is_ready:
             return tiled
         first_valid = first_valid or tiled
         evaluations += 1

@@ -29,11 +29,11 @@ from ...faults import LunaFault
 from ...packer_profile import get_packer_profile
 from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
-from ..packer_graph import PackerStep
+from ..packer_graph import PackerStep, PackerTensor
 from .findings import MAX_COPY_BYTES, PlannedGraph, make_wrong_result_finding
 from .work_areas import MAX_DEPTHWISE_CHUNK_BYTES, PlacedStep
 
-__all__ = ["PlacementRule", "get_placement_rules"]
+__all__ = ["PlacementRule", "get_placement_rules", "needs_shared_tensors"]
 
 #: Yields the findings on a step: (plan, step, the step with its tensors and memories).
 PlacementRule = Callable[[PlannedGraph, PackerStep, PlacedStep], Iterator[VerdictFinding]]
@@ -73,8 +73,7 @@ def _check_large_conv(
     That is so if its input or output is there and the map, with channels rounded up to 8 and the
     width to 8 strides, has more than 65536 bytes.
     """
-    _, channels, height, width = node.x.shape
-    map_bytes = round_up(channels, 8) * round_up(width, 8 * step.get("strides")[1]) * height
+    map_bytes = _measure_conv_map(step, node.x)
     if map_bytes > MAX_COPY_BYTES and (node.is_input_in_psram() or node.is_output_in_psram):
         yield make_wrong_result_finding(
             step,
@@ -82,6 +81,12 @@ def _check_large_conv(
             f"{map_bytes} bytes",
             "leave them in shared memory, or split the map into tiles",
         )
+
+
+def _measure_conv_map(step: PackerStep, x: PackerTensor) -> int:
+    """Return the bytes of the input `x` of a Conv2dInt as the executor pads it."""
+    _, channels, height, width = x.shape
+    return round_up(channels, 8) * round_up(width, 8 * step.get("strides")[1]) * height
 
 
 def _check_depthwise_output(
@@ -671,3 +676,22 @@ def get_placement_rules(target: Target, operator: str) -> tuple[PlacementRule, .
     return rules_of_version + tuple(
         rule for rule in rules if rule not in RULE_FAULTS or RULE_FAULTS[rule] in target.faults
     )
+
+
+#: Rules by which a node is wrong unless its input and output are in shared memory.
+_SHARED_TENSOR_RULES = (
+    _check_max_pool_placement,
+    _check_batch_norm_placement,
+    _check_softmax_placement,
+)
+
+
+def needs_shared_tensors(target: Target, step: PackerStep, x: PackerTensor) -> bool:
+    """Whether `step` is wrong in every plan that has its input `x` or its output in PSRAM.
+
+    False also where that depends on more than the step.
+    """
+    rules = get_placement_rules(target, step.op)
+    if _check_large_conv in rules and _measure_conv_map(step, x) > MAX_COPY_BYTES:
+        return True
+    return any(rule in _SHARED_TENSOR_RULES for rule in rules)
