@@ -73,10 +73,11 @@ class TileSchedule:
         """
         columns = None if self.strips is None else self.strips.max_rows
         tensor_bytes = self._measure_tensors(self.rows.max_rows, columns)
-        return max(
-            sum(tensor_bytes[value] for value in {*layer.inputs, layer.output})
-            for layer in self.run.layers
-        )
+        peak_bytes = 0
+        for layer in self.run.layers:
+            layer_bytes = sum(tensor_bytes[value] for value in {*layer.inputs, layer.output})
+            peak_bytes = max(peak_bytes, layer_bytes)
+        return peak_bytes
 
     @cached_property
     def recomputed_elements(self) -> int:
