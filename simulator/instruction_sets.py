@@ -57,6 +57,8 @@ class InstructionSet:
         16 bits; "" without one, or where `int8_operands` are as fast.
     permute_intrinsic
         LLVM's intrinsic that selects each 32-bit lane of a vector by an index; "" without one.
+    has_memory_operands
+        Whether weights that are used once are operands in memory, which cost no instruction.
     multiplies_even_lanes
         Whether one instruction multiplies the 32-bit lanes of even index into 64 bits.
     splits_word_products
@@ -73,6 +75,7 @@ class InstructionSet:
     dot_intrinsics: Mapping[str, str] = field(hash=False)
     permute_intrinsic: str = ""
     byte_intrinsic: str = ""
+    has_memory_operands: bool = False
     multiplies_even_lanes: bool = False
     splits_word_products: bool = False
 
@@ -116,6 +119,7 @@ INSTRUCTION_SETS = (
         {"pairs": _PAIRS_512},
         _PERMUTE_512,
         "llvm.x86.avx512.pmaddubs.w.512",
+        has_memory_operands=True,
         multiplies_even_lanes=True,
     ),
     InstructionSet(
@@ -128,6 +132,7 @@ INSTRUCTION_SETS = (
         {"pairs": _PAIRS_256},
         _PERMUTE_256,
         "llvm.x86.avx2.pmadd.ub.sw",
+        has_memory_operands=True,
         multiplies_even_lanes=True,
     ),
     InstructionSet(

@@ -354,6 +354,33 @@ def test_a_row_multiplies_bytes(one, window):
     assert products == window * sums > 0
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    "one", [one for one in INSTRUCTION_SETS if one.has_memory_operands], ids=lambda one: one.name
+)
+@pytest.mark.parametrize("operands", ["pairs", "bytes"])
+def test_weights_are_operands_in_memory(one, operands):
+    """The outputs of a pixel are stored together, in the tile and in that of a single pixel."""
+    window = 4 if operands == "bytes" else 1
+    p, v = _register_tile.choose_tile_size(one, operands, one.lanes * 4, 64)
+    assert v == 4
+    shape = _register_tile.TileShape(operands, False, p, v, ("shift",), 8, window)
+    code = _llvm.emit_assembly(_register_tile.write_tile_ir(one, shape), one.triple, one.features)
+    name = "vpmaddubsw" if operands == "bytes" else "vpmaddwd"
+    assert len(re.findall(rf"{name}\s+-?\d*\(%r", code)) >= p * v * window
+    wide = "ymm" if one.lanes == 8 else "zmm"
+    assert len(re.findall(rf"vmovdq\w+\s+%{wide}\d+, -?\d*\(%r(?!sp)", code)) == p + 1
+
+
+def test_packed_weights_begin_a_cache_line():
+    weight = np.arange(-60, 60, dtype=np.int8).reshape(8, 15, 1, 1)
+    loop = Conv(weight, None, Rescale.from_shift(4, 8)).build(
+        [TensorSpec((1, 15, 2, 2), np.int8)], True
+    )
+    if isinstance(loop.arguments[1], _conv_simd.PackedConv):
+        assert loop.arguments[1].weight.ctypes.data % 64 == 0
+
+
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(
     ("arithmetic", "table"),

@@ -60,6 +60,7 @@ _numba_intrinsic: Any = intrinsic  # a call leaves out the first argument, the t
 #: Budget for the padded image, so that it stays in a core's cache.
 _BAND_BYTES = 64 * 1024
 _MAX_BAND_PIXELS = 2048
+_CACHE_LINE_BYTES = 64
 #: Element type of the operands and the value of a zero in it.
 _OPERAND_TYPES = {
     "quads": (np.uint8, 128),
@@ -318,7 +319,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     )
     constants = PackedConv(
         tile,
-        packed.reshape(-1).view(np.int32),
+        _align_to_cache_line(packed.reshape(-1).view(np.int32)),
         biases.reshape(-1),
         table,
         taps,
@@ -345,6 +346,18 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         return NativeLoop(convolve, (source, *plan, padded_line, padded, sums, target))
 
     return make_loop
+
+
+def _align_to_cache_line(values: np.ndarray) -> np.ndarray:
+    """Return a copy of a flat array whose first element begins a cache line.
+
+    A vector that crosses a boundary of lines takes two accesses.
+    """
+    memory = np.empty(values.nbytes + _CACHE_LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE_BYTES
+    aligned = memory[start : start + values.nbytes].view(values.dtype)
+    aligned[:] = values
+    return aligned
 
 
 def _order_weights_by_tap(

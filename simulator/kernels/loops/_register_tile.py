@@ -112,12 +112,14 @@ def choose_tile_size(
     """Choose (P, V) with the fewest instructions whose values all fit the registers.
 
     Per tap these are P * V sums, V weights and the dword of a pixel, and for "pairs" and "bytes"
-    their product, because these instructions do not accumulate. `outputs` and `pixels` are the
-    numbers of outputs per pixel and of pixels to compute.
+    their product, because these instructions do not accumulate. For "bytes" a pixel has V sums of
+    16 bits instead of the weights, and a constant that widens them. Weights that are operands in
+    memory cost no instruction. `outputs` and `pixels` are the numbers of outputs per pixel and of
+    pixels to compute.
     """
     vectors = -(-outputs // instructions.lanes)
     is_product_apart = operands in ("pairs", "bytes")
-    temporaries = 1 + is_product_apart
+    temporaries = 1 + is_product_apart + (operands == "bytes")
     sizes = [
         (p, v)
         for p in range(_MAX_PIXELS, 0, -1)
@@ -132,7 +134,8 @@ def choose_tile_size(
         if rest > p // 2:
             tiles, rest = tiles + 1, 0
         products = v * (1 + is_product_apart)
-        tile, single = p * products + p + v, products + 1 + v
+        weights = 0 if instructions.has_memory_operands and v > 1 else v
+        tile, single = p * products + p + weights, products + 1 + weights
         return -(-vectors // v) * (tiles * tile + rest * single)
 
     return min(sizes, key=count_instructions)
@@ -233,6 +236,7 @@ class TileIrWriter:
         self.arguments = dict(zip(names, function.args, strict=True))
         self.vector = ir.VectorType(DWORD, instructions.lanes)
         self._form = self.load_form()
+        self._initial: Any = self.constant(0)  # added to the biases
 
     def emit_function(self) -> None:
         """Emit the loops over blocks of outputs and over the pixels: P, then what is left, singly.
@@ -244,6 +248,9 @@ class TileIrWriter:
         sums = []
         for _ in range(pixels):
             sums.append([self.b.alloca(self.vector) for _ in range(vectors)])
+        if self.shape.form[:1] == ("shift",):  # sums begin with its half
+            self._initial = self._form[0]["half"]
+            self._form[0]["half"] = self.constant(0)
         tiled = self.b.sub(self.arguments["pixels"], ir.Constant(INDEX, pixels // 2))
         whole = self.arguments
         with self.loop(whole["blocks"], 1) as block:
@@ -284,7 +291,7 @@ class TileIrWriter:
             starts.append(self.b.add(self.arguments["source"], offset))
         for v in range(len(sums[0])):
             bias_address = self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v)
-            bias = self.load(bias_address, self.vector)
+            bias = self.b.add(self.load(bias_address, self.vector), self._initial)
             for row in sums:
                 self.b.store(bias, row[v])
         self._emit_products(starts, sums)
@@ -295,34 +302,52 @@ class TileIrWriter:
 
         `starts` are the addresses of the windows of the P pixels.
         """
-        b = self.b
-        partial_sums: dict[tuple[int, int], Any] = {}
+        b, size = self.b, 4 * self.target.lanes * len(sums[0])
         with self.loop(self.arguments["length"], self.shape.window) as first:
-            for t in range(self.shape.window):
-                tap = b.add(first, ir.Constant(INDEX, t))
-                offset, weights = self._load_tap(tap, len(sums[0]))
-                for p, (start, totals) in enumerate(zip(starts, sums, strict=True)):
-                    inputs = self._load_inputs(b.add(start, offset), len(totals))
-                    for v, (x, w, total) in enumerate(zip(inputs, weights, totals, strict=True)):
-                        if self.shape.operands == "bytes":
-                            partial = partial_sums.get((p, v)) if t else None
-                            partial_sums[p, v] = self._emit_byte_products(partial, x, w)
-                        else:
-                            b.store(self._emit_dot(b.load(total), x, w), total)
-            ones = self.constant(1 << 16 | 1)
-            for (p, v), words in partial_sums.items():
-                b.store(self._emit_pairs_dot(b.load(sums[p][v]), words, ones), sums[p][v])
+            offsets = [self._load_tap_offset(first, t) for t in range(self.shape.window)]
+            weights = self.element_address(self.arguments["weight"], first, size)
+            for start, totals in zip(starts, sums, strict=True):
+                if self.target.has_memory_operands and len(totals) > 1:
+                    weights = self._hide(weights)
+                places = [b.add(start, offset) for offset in offsets]
+                if self.shape.operands == "bytes":
+                    self._emit_byte_window(places, weights, totals)
+                    continue
+                inputs = self._load_inputs(places[0], len(totals))
+                for v, (x, total) in enumerate(zip(inputs, totals, strict=True)):
+                    w = self._load_weight(weights, v)
+                    b.store(self._emit_dot(b.load(total), x, w), total)
 
-    def _load_tap(self, tap: Any, vectors: int) -> tuple[Any, list[Any]]:
-        """Emit the loads of a tap's byte offset and of its weights; return them."""
-        tap_address = self.element_address(self.arguments["taps"], tap, 4)
-        offset = self.b.sext(self.load(tap_address, DWORD), INDEX)
-        size = 4 * self.target.lanes
-        weight = self.element_address(self.arguments["weight"], tap, size * vectors)
-        weights = [
-            self.load(self.add_offset(weight, size * v), self.vector) for v in range(vectors)
-        ]
-        return offset, weights
+    def _emit_byte_window(self, places: list[Any], weights: Any, totals: list[Any]) -> None:
+        """Emit the products of the taps of a window for one pixel, added to its sums `totals`.
+
+        `places` are the addresses of the inputs of the taps, `weights` that of their weights.
+        """
+        words: list[Any] = [None] * len(totals)
+        for t, place in enumerate(places):
+            for v, x in enumerate(self._load_inputs(place, len(totals))):
+                w = self._load_weight(weights, t * len(totals) + v)
+                words[v] = self._emit_byte_products(words[v], x, w)
+        ones = self.constant(1 << 16 | 1)
+        for total, word in zip(totals, words, strict=True):
+            self.b.store(self._emit_pairs_dot(self.b.load(total), word, ones), total)
+
+    def _hide(self, address: Any) -> Any:
+        """Emit a copy of an address that LLVM does not know to be equal to it; return the copy.
+
+        What is loaded from it is an operand in memory where it is used, not a value in a register.
+        """
+        kind = ir.FunctionType(INDEX, [INDEX])
+        return self.b.call(ir.InlineAsm(kind, "", "=r,0"), [address])
+
+    def _load_tap_offset(self, first: Any, index: int) -> Any:
+        """Emit the load of the byte offset of tap `first` + `index`; return it."""
+        address = self.element_address(self.arguments["taps"], first, 4)
+        return self.b.sext(self.load(self.add_offset(address, 4 * index), DWORD), INDEX)
+
+    def _load_weight(self, address: Any, index: int) -> Any:
+        """Emit the load of vector `index` of the weights at `address`; return it."""
+        return self.load(self.add_offset(address, 4 * self.target.lanes * index), self.vector)
 
     def _load_inputs(self, address: Any, vectors: int) -> list[Any]:
         """Emit the loads of the dwords at an address for each vector of outputs; return them."""
@@ -430,13 +455,16 @@ class TileIrWriter:
                 addresses.append(self.add_offset(out, size * lanes * v))
         together = 4 // size
         for start in range(0, len(totals), together):
-            group = totals[start : start + together]
-            values = self._narrow_together(group)
-            for i, address in enumerate(addresses[start : start + together]):
-                places = ir.Constant(self.vector, list(range(lanes * i, lanes * (i + 1))))
-                part = b.shuffle_vector(values, values, places)
-                pointer = b.inttoptr(address, part.type.as_pointer())
+            values = self._narrow_together(totals[start : start + together])
+            first, end = start, min(start + together, len(totals))
+            while first < end:  # vectors of one pixel are neighbours
+                last = min(end, first + len(sums[0]) - first % len(sums[0]))
+                places = range(lanes * (first - start), lanes * (last - start))
+                order = ir.Constant(ir.VectorType(DWORD, len(places)), list(places))
+                part = b.shuffle_vector(values, values, order)
+                pointer = b.inttoptr(addresses[first], part.type.as_pointer())
                 b.store(part, pointer).align = 1
+                first = last
 
     def _narrow_together(self, totals: list[Any]) -> Any:
         """Emit int32 vectors joined, saturated to the outputs' width and clamped by the form."""
