@@ -79,7 +79,13 @@ def _matmul_simd(
     for i in range(pair.size):
         pair[i] = 0
     packed = _conv_simd.PackedConv(
-        packed.tile, weight, packed.bias, packed.table, packed.taps, packed.form
+        packed.tile,
+        weight,
+        packed.bias,
+        packed.table,
+        packed.taps,
+        packed.form,
+        packed.places,
     )
     for b in range(batch):
         if b < len(y):  # a single y is packed once and serves all
@@ -101,6 +107,9 @@ def _matmul_simd(
                             source,
                             _conv_simd.array_address(weight) + 4 * at,
                             count,
+                            1,
+                            0,
+                            0,
                             wide * pair.itemsize,
                             0,
                             0,

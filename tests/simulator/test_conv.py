@@ -102,6 +102,28 @@ def test_depthwise_and_its_multiplier(fast, groups, multiplier):
 
 
 @PATHS
+@pytest.mark.parametrize("is_nonnegative", [False, True])
+@pytest.mark.parametrize(
+    "kernel", [(3, 3), (3, 1), (2, 2), (1, 3), (3, 5), (5, 5), (2, 7)], ids=str
+)
+@pytest.mark.parametrize(("width", "stride"), [(1, 1), (2, 1), (3, 1), (8, 1), (13, 1), (9, 2)])
+def test_pixels_of_a_depthwise_convolution_share_inputs(
+    fast, is_nonnegative, kernel, width, stride
+):
+    """Pairs of columns, the last one odd or alone; channels beside a vector, of several blocks."""
+    rng, channels = np.random.default_rng(width), 41
+    x = integers(rng, (2, channels, 6, width), extremes=True)
+    x = np.maximum(x, 0) if is_nonnegative else x
+    weight, bias = integers(rng, (channels, 1, *kernel)), integers(rng, (channels,), np.int16)
+    geometry = (stride, stride), (kernel[0] - 1, kernel[1] // 2, 1, kernel[1] - 1), (1, 1), channels
+    rescale = Rescale.from_ratio(0.004, 8)
+    conv = Conv(weight, bias, rescale, *geometry, is_input_nonnegative=is_nonnegative)
+    with simd(fast):
+        got = run(conv, x)
+    same(got, naive.conv(x, weight, bias, triple(rescale), *geometry), np.int8)
+
+
+@PATHS
 def test_conv1d(fast):
     @few
     @given(

@@ -11,7 +11,9 @@ weights. Weights are dwords packed [group][block of V * lanes outputs][tap][V][l
 
 In a depthwise convolution the lanes are channels, and a dword contains neighbours along the row:
 the padded row is interleaved so that dword c of a pixel has the elements of channel c at as many
-elements of the kernel as fit a dword.
+elements of the kernel as fit a dword. With stride 1, a last dword that the kernel does not fill
+serves two pixels: only every second column is interleaved. The last pair of an odd number of
+columns has a pixel of the pair before.
 
 `fits_int32` proves from the weights that no partial sum exceeds 32 bits, `choose_window` over how
 many taps sums of products of bytes that are not negative stay within 16.
@@ -19,6 +21,7 @@ many taps sums of products of bytes that are not negative stay within 16.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +63,7 @@ _numba_intrinsic: Any = intrinsic  # a call leaves out the first argument, the t
 #: Budget for the padded image, so that it stays in a core's cache.
 _BAND_BYTES = 64 * 1024
 _MAX_BAND_PIXELS = 2048
+_MAX_UNROLLED_TAPS = 10  # of a depthwise convolution
 _CACHE_LINE_BYTES = 64
 #: Element type of the operands and the value of a zero in it.
 _OPERAND_TYPES = {
@@ -96,6 +100,7 @@ class WindowGeometry(NamedTuple):
     columns: int  # of the padded image
     band: int  # rows of the output that are computed at a time
     taps: int
+    row_pixels: int  # pixels of a row that the tile counts
     padding_value: int  # value of a zero in the operand type
     reads_input: bool  # whether operands are read from the input itself, not from a padded copy
 
@@ -108,7 +113,9 @@ class InterleavePlan(NamedTuple):
     numbers_per_dword: int  # elements in a dword
     kernel: int  # elements of a kernel row
     dilation: int
-    columns: int  # windows in a row if the stride were 1
+    columns: int  # columns of dwords
+    distance: int  # columns of the image from one of them to the next
+    last: int  # column of the image of the last one
 
 
 class PackedConv(NamedTuple):
@@ -120,6 +127,7 @@ class PackedConv(NamedTuple):
     table: np.ndarray  # int32, see `_register_tile`
     taps: np.ndarray  # int32, see `_register_tile`
     form: np.ndarray  # int64, see `_register_tile`
+    places: np.ndarray  # int32, see `_register_tile`
 
 
 def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None = None) -> bool:
@@ -132,7 +140,7 @@ def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None 
     return bool(np.all(np.abs(shifted) + 255 * np.abs(wide).sum(axis=1) < 2**31))
 
 
-def choose_window(weight: np.ndarray) -> int:
+def choose_window(weight: np.ndarray, windows: Sequence[int] = _WINDOWS) -> int:
     """Choose over how many taps products with bytes from 0 to 127 are summed up in 16 bits.
 
     `weight` is int8 [O, taps, 4]. A word of a sum has the products of two neighbouring bytes of
@@ -142,12 +150,12 @@ def choose_window(weight: np.ndarray) -> int:
     Returns
     -------
     int
-        The largest number of `_WINDOWS` that is safe for every window of so many taps, and not
+        The largest number of `windows` that is safe for every window of so many taps, and not
         above the number of taps; 1 is safe for all weights.
     """
     pairs = weight.reshape(*weight.shape[:2], 2, 2).astype(np.int32)
     positive, negative = (part.sum(axis=3) for part in (pairs.clip(0), pairs.clip(None, 0)))
-    for window in _WINDOWS:
+    for window in windows:
         if window > weight.shape[1]:
             continue
         firsts = np.arange(0, weight.shape[1], window)
@@ -234,6 +242,10 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     columns = width + left + right
     if is_pointwise and not depthwise:  # pixels are rows; accepts any number of them
         columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
+    tile_form = make_tile_form(form, 8 * dtype.itemsize)
+    stages, form_values = tile_form or ((), np.zeros((0, 6), np.int64))
+    paired = 1  # pixels that share their dwords
+    firsts = np.arange(out_columns) * window.strides[1]
     spread = None
     if depthwise:
         code = _llvm.get_function_address(
@@ -242,9 +254,21 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
             _register_tile.FUNCTION_NAME,
             instructions.features,
         )
-        unit_stride_columns = (out_columns - 1) * window.strides[1] + 1
+        has_unit_columns = window.strides[1] == window.dilations[1] == 1
+        if stages and out_columns > 1 and kw % per_dword and has_unit_columns:
+            paired = 2
+            firsts = np.append(np.arange(0, out_columns - 2, 2), out_columns - 2)
+        dwords = -(-(kw + paired - 1) // per_dword)
+        distance = paired * window.strides[1]
         spread = InterleavePlan(
-            code, -(-kw // per_dword), per_dword, kw, window.dilations[1], unit_stride_columns
+            code,
+            dwords,
+            per_dword,
+            kw + paired - 1,
+            window.dilations[1],
+            len(firsts),
+            distance,
+            int(firsts[-1]),
         )
 
     # bytes of one row and of one pixel of the padded image
@@ -256,29 +280,32 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     if line:
         band = max((_BAND_BYTES // line - reach) // window.strides[0] + 1, min(4, out_rows))
     band = max(min(band, out_rows, max(_MAX_BAND_PIXELS // out_columns, 1)), 1)
-    tile_form = make_tile_form(form, 8 * dtype.itemsize)
-    stages, form_values = tile_form or ((), np.zeros((0, 6), np.int64))
-    group_outputs = 1 if depthwise else outputs // group
-    p, v = _register_tile.choose_tile_size(
-        instructions,
-        operands,
-        instructions.lanes if depthwise else group_outputs,
-        band * out_columns,
-    )
+    by_tap, offsets = _order_weights_by_tap(weight, window, per_dword, paired if depthwise else 0)
+    taps = _tap_byte_offsets(offsets, window, line, channels * window.group * size, spread)
+    group_outputs = outputs // group
+    unrolled_taps = 0
     if depthwise:
         group, group_outputs = 1, outputs
+        p, v = _register_tile.choose_depthwise_tile_size(instructions, outputs, paired)
+        unrolled_taps = len(taps) if len(taps) <= _MAX_UNROLLED_TAPS else 0
+    else:
+        p, v = _register_tile.choose_tile_size(
+            instructions, operands, group_outputs, band * out_columns
+        )
     lanes = v * instructions.lanes
     blocks = -(-group_outputs // lanes)
     output_bits = 8 * dtype.itemsize if stages else 32
-    by_tap, offsets = _order_weights_by_tap(weight, window, per_dword, depthwise)
-    taps = _tap_byte_offsets(offsets, window, line, channels * window.group * size, spread)
     tap_window = 1
     if operands == "bytes":
-        tap_window = choose_window(by_tap.reshape(outputs, -1, per_dword))
-        excess_taps = -len(taps) % tap_window  # their weights are zeros
-        taps = np.concatenate([taps, np.repeat(taps[:1], excess_taps)])
-        by_tap = np.pad(by_tap, ((0, 0), (0, excess_taps * per_dword)))
-    shape = _register_tile.TileShape(operands, depthwise, p, v, stages, output_bits, tap_window)
+        windows = range(unrolled_taps, 0, -1) if unrolled_taps else _WINDOWS
+        tap_window = choose_window(by_tap.reshape(-1, len(taps), per_dword), windows)
+        if not unrolled_taps:
+            excess_taps = -len(taps) % tap_window  # their weights are zeros
+            taps = np.concatenate([taps, np.repeat(taps[:1], excess_taps)])
+            by_tap = np.pad(by_tap, ((0, 0), (0, 0), (0, excess_taps * per_dword)))
+    shape = _register_tile.TileShape(
+        operands, depthwise, p, v, stages, output_bits, tap_window, paired, unrolled_taps
+    )
     tile = _llvm.get_function_address(
         _register_tile.write_tile_ir,
         (instructions, shape),
@@ -290,16 +317,18 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         (group, blocks * lanes, *by_tap.shape[1:]), kind if kind != np.uint8 else np.int8
     )
     padded_weight[:, :group_outputs] = by_tap.reshape(group, group_outputs, *by_tap.shape[1:])
-    by_lane = padded_weight.reshape(group, blocks, lanes, -1, per_dword)
-    packed = np.ascontiguousarray(by_lane.transpose(0, 1, 3, 2, 4))
+    by_lane = padded_weight.reshape(group, blocks, lanes, paired, -1, per_dword)
+    packed = np.ascontiguousarray(by_lane.transpose(0, 1, 4, 3, 2, 5))
     excess = zero * weight.reshape(len(weight), -1).sum(axis=1, dtype=np.int64)
     biases = np.zeros((group, blocks * lanes), np.int32)
     biases[:, :group_outputs] = (bias - excess).reshape(group, group_outputs)
 
     row_offsets = np.arange(band) * window.strides[0] * line
-    column_offsets = np.arange(out_columns) * pixel * window.strides[1]
-    table = np.add.outer(row_offsets, column_offsets).reshape(-1)
-    table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
+    column_offsets = (firsts if spread is None else np.arange(len(firsts))) * pixel
+    table = _make_pixel_table(row_offsets, column_offsets, p)
+    places = np.zeros(1, np.int32)
+    if paired == 2:
+        places = _make_pixel_table(np.arange(band) * out_columns * outputs, firsts * outputs, p)
     geometry = WindowGeometry(
         blocks=blocks,
         groups=group,
@@ -314,6 +343,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         columns=columns,
         band=band,
         taps=len(taps),
+        row_pixels=len(firsts),
         padding_value=zero,
         reads_input=reads_input,
     )
@@ -324,6 +354,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         table,
         taps,
         form_values.reshape(-1),
+        places,
     )
     band_elements = ((band - 1) * window.strides[0] + reach) * line // size + 256
     deferred_form = None if stages else form
@@ -348,6 +379,12 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     return make_loop
 
 
+def _make_pixel_table(rows: np.ndarray, columns: np.ndarray, p: int) -> np.ndarray:
+    """Return the sums of each row's and each column's offset, int32 [pixels rounded up to P]."""
+    table = np.add.outer(rows, columns).reshape(-1)
+    return np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
+
+
 def _align_to_cache_line(values: np.ndarray) -> np.ndarray:
     """Return a copy of a flat array whose first element begins a cache line.
 
@@ -361,28 +398,33 @@ def _align_to_cache_line(values: np.ndarray) -> np.ndarray:
 
 
 def _order_weights_by_tap(
-    weight: np.ndarray, window: SlidingWindow, per_dword: int, depthwise: bool
+    weight: np.ndarray, window: SlidingWindow, per_dword: int, columns: int
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Order the weights of a convolution by the dwords of input that a window reads.
 
+    `columns` is the number of pixels that share the dwords of a depthwise convolution, 0 for any
+    other one.
+
     Returns
     -------
-    weight : array [O, runs * dwords * per_dword]
-        The weights, with zeros in the last elements of the last dword of each run.
+    weight : array [O, columns or 1, runs * dwords * per_dword]
+        The weights of each pixel, with zeros where a dword has other elements than its window.
     counts : (int, int)
         Number of contiguous runs of input elements in a window, and of dwords in a run. A kernel
         row is a run if depthwise, or without groups and dilation along it; else each kernel element
         is one.
     """
     outputs, channels, kh, kw = weight.shape
-    rows_are_contiguous = depthwise or (window.group == 1 and window.dilations[1] == 1)
+    rows_are_contiguous = columns or (window.group == 1 and window.dilations[1] == 1)
     runs = weight.transpose(0, 2, 3, 1).reshape(outputs, kh, kw * channels)
     if not rows_are_contiguous:
         runs = runs.reshape(outputs, kh * kw, channels)
-    dwords = -(-runs.shape[2] // per_dword)
-    padded = np.zeros((outputs, runs.shape[1], dwords * per_dword), weight.dtype)
-    padded[:, :, : runs.shape[2]] = runs
-    return padded.reshape(outputs, -1), (runs.shape[1], dwords)
+    pixels, count = max(columns, 1), runs.shape[2]
+    dwords = -(-(count + pixels - 1) // per_dword)
+    padded = np.zeros((outputs, pixels, runs.shape[1], dwords * per_dword), weight.dtype)
+    for first in range(pixels):
+        padded[:, first, :, first : first + count] = runs
+    return padded.reshape(outputs, pixels, -1), (runs.shape[1], dwords)
 
 
 def _tap_byte_offsets(
@@ -522,7 +564,10 @@ def _interleave_rows(
     _, height, width, channels = x.shape
     size, flat, base = width * channels, view_as(x, (x.size,)), n * height * width * channels
     step, source = s.dilation * channels * x.itemsize, array_address(line)
-    length, target = s.columns * channels, array_address(padded)
+    target, size_bytes = array_address(padded), channels * x.itemsize
+    count, columns = channels, s.columns
+    if s.distance == 1:  # columns without gaps are one line
+        count, columns = s.columns * channels, 1
     middle = line[g.left * channels : g.left * channels + size]
     fill_flat(line, 0)
     for r in range(rows):
@@ -539,13 +584,16 @@ def _interleave_rows(
                 (
                     source + tap * step,
                     target,
-                    length,
+                    count,
+                    columns,
+                    s.distance * size_bytes,
+                    s.last * size_bytes,
                     min(1, following) * step,
                     min(2, following) * step,
                     min(3, following) * step,
                 ),
             )
-            target += 4 * length
+            target += 4 * s.columns * channels
 
 
 @jit
@@ -590,7 +638,7 @@ def convolve(
                 _copy_padded_rows(x, n, first * g.stride, input_rows, g, padded)
             else:
                 _interleave_rows(x, n, first * g.stride, input_rows, g, spread, line, padded)
-            base, pixels = (n * out_rows + first) * columns * outputs, rows * columns
+            base, pixels = (n * out_rows + first) * columns * outputs, rows * g.row_pixels
             # the tile's own loop is over the blocks of a group; sums have memory for one block
             blocks = g.blocks if deferred_form is None else 1
             for block in range(0, g.groups * g.blocks, blocks):
@@ -616,6 +664,7 @@ def convolve(
                         array_address(packed.taps),
                         g.taps,
                         array_address(packed.form),
+                        array_address(packed.places),
                     ),
                 )
                 if deferred_form is not None:

@@ -16,10 +16,15 @@ them addresses:
     taps     int32 [taps]: byte offset of each dword in a window
     length   number of taps
     form     int64 [stages][6]: limit, multiplier, half, shift, low, high
+    places   int32 [pixels rounded up to P]: element offset of the first output of each pixel
 
 At a tap, a window has either one dword for all lanes or (`per_lane`) one dword per lane: the
-channels of a depthwise convolution. The rescale form has stages that are computed on vectors one
-after the other; without any, the results are the sums, int32:
+channels of a depthwise convolution. Where a dword has more neighbours than the kernel, it serves
+two windows: with `columns` 2, `pixels` counts pairs of neighbours in a row, whose weights are
+[block][tap][2][V][lanes]. Only then `places` is read, otherwise pixels follow each other.
+
+The rescale form has stages that are computed on vectors one after the other; without any, the
+results are the sums, int32:
 
     "shift"   clamp((sum + half) >> shift)                                  in 32 bits
     "scale"   clamp((clamp(sum, +-limit) * multiplier + half) >> shift)     in 64 bits, with both
@@ -34,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -48,6 +54,7 @@ __all__ = [
     "INTERLEAVE_ARGUMENTS",
     "TileIrWriter",
     "TileShape",
+    "choose_depthwise_tile_size",
     "choose_tile_size",
     "write_interleave_ir",
     "write_tile_ir",
@@ -69,9 +76,13 @@ ARGUMENTS = (
     "taps",
     "length",
     "form",
+    "places",
 )
 #: Values of a stage of the form in memory.
 FORM_VALUES = ("limit", "multiplier", "half", "shift", "low", "high")
+
+_UNPACKED_BYTES = 16  # of a vector register of any processor
+_SIGN_BITS = -0x7F7F7F80  # 0x80 in each byte
 
 _BYTE, _WORD, DWORD, INDEX = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
@@ -94,7 +105,12 @@ class TileShape(NamedTuple):
     bits
         Width of an output element: 8, 16 or 32.
     window
-        Number of taps that are computed together; it divides the number of taps.
+        Number of taps that are computed together; it divides the number of taps unless `taps` is
+        given.
+    columns
+        Neighbouring pixels that share their dwords, 1 or 2.
+    taps
+        Number of taps, if the loop over them is unrolled; else 0.
     """
 
     operands: str
@@ -104,6 +120,8 @@ class TileShape(NamedTuple):
     form: tuple[str, ...]
     bits: int
     window: int = 1
+    columns: int = 1
+    taps: int = 0
 
 
 def choose_tile_size(
@@ -141,6 +159,18 @@ def choose_tile_size(
     return min(sizes, key=count_instructions)
 
 
+def choose_depthwise_tile_size(
+    instructions: InstructionSet, outputs: int, columns: int
+) -> tuple[int, int]:
+    """Choose (P, V) of a depthwise convolution: the fewest lanes without a channel, then the most.
+
+    `columns` pixels share their dwords. All values of two pixels fit the registers.
+    """
+    vectors = -(-outputs // instructions.lanes)
+    v = min(range(_MAX_VECTORS, 0, -1), key=lambda size: -(-vectors // size) * size)
+    return max(_MAX_PIXELS // (v * columns), 1), v
+
+
 def write_tile_ir(instructions: InstructionSet, shape: TileShape) -> str:
     """Return the LLVM module, as text, whose function "tile" computes tiles of one shape."""
     writer = TileIrWriter(instructions, ARGUMENTS, shape)
@@ -149,16 +179,28 @@ def write_tile_ir(instructions: InstructionSet, shape: TileShape) -> str:
 
 
 #: Arguments of the function of `write_interleave_ir`: addresses of the values and of the dwords,
-#: the count, and the byte distances from a value to its three neighbours.
-INTERLEAVE_ARGUMENTS = ("source", "out", "count", "second", "third", "fourth")
+#: the count of values of a column, the number of columns, the byte distances from one column to the
+#: next and from the first to the last, and those from a value to its three neighbours.
+INTERLEAVE_ARGUMENTS = (
+    "source",
+    "out",
+    "count",
+    "columns",
+    "distance",
+    "last",
+    "second",
+    "third",
+    "fourth",
+)
 
 
 def write_interleave_ir(instructions: InstructionSet, operands: str, bits: int) -> str:
     """Write the LLVM module of a function that interleaves strided values into dwords.
 
-    Dword i contains element i of `source` and the one ("pairs") or three elements at given byte
-    distances from it, in the format of `operands`. Up to one vector more than the count is read and
-    written. The function's arguments are `INTERLEAVE_ARGUMENTS`.
+    Dword i of a column contains element i of the column and the one ("pairs") or three elements at
+    given byte distances from it, in the format of `operands`. Columns are written one after the
+    other; their distances are equal but for the last one. Up to 16 elements more than the count are
+    read and written. The function's arguments are `INTERLEAVE_ARGUMENTS`.
 
     Parameters
     ----------
@@ -175,26 +217,24 @@ def write_interleave_ir(instructions: InstructionSet, operands: str, bits: int) 
         Module whose function is `FUNCTION_NAME`.
     """
     writer = TileIrWriter(instructions, INTERLEAVE_ARGUMENTS)
-    b, a, lanes = writer.b, writer.arguments, instructions.lanes
-    element_vector = ir.VectorType(ir.IntType(bits), lanes)
-    neighbours = INTERLEAVE_ARGUMENTS[3:4] if operands == "pairs" else INTERLEAVE_ARGUMENTS[3:]
-    width = 32 // (1 + len(neighbours))
-    with writer.loop(a["count"], lanes) as index:
-        start = writer.element_address(a["source"], index, bits // 8)
-        addresses = [start, *(b.add(start, a[name]) for name in neighbours)]
-        dword = None
-        for position, address in enumerate(addresses):
-            value = writer.load(address, element_vector)
-            value = b.sext(value, writer.vector) if bits < width else b.zext(value, writer.vector)
-            if bits < width and position < len(neighbours):
-                value = b.and_(value, writer.splat(ir.Constant(DWORD, (1 << width) - 1)))
-            if position:
-                value = b.shl(value, writer.splat(ir.Constant(DWORD, width * position)))
-            dword = value if dword is None else b.or_(dword, value)
-        if operands == "quads":
-            dword = b.xor(dword, writer.splat(ir.Constant(DWORD, 0x80808080)))
-        target = b.inttoptr(writer.element_address(a["out"], index, 4), writer.vector.as_pointer())
-        b.store(dword, target).align = 1
+    b, a = writer.b, writer.arguments
+    unpacks = operands != "pairs" and instructions.lanes <= _UNPACKED_BYTES // 2
+    step = _UNPACKED_BYTES if unpacks else instructions.lanes
+    with writer.loop(a["columns"], 1) as column:
+        distance = b.mul(column, a["distance"])
+        is_last = b.icmp_signed(">", distance, a["last"])
+        first = b.add(a["source"], b.select(is_last, a["last"], distance))
+        target = b.add(a["out"], b.mul(b.mul(column, a["count"]), ir.Constant(INDEX, 4)))
+        with writer.loop(a["count"], step) as index:
+            start = writer.element_address(first, index, bits // 8)
+            out = writer.element_address(target, index, 4)
+            neighbours = INTERLEAVE_ARGUMENTS[-3:][: 1 if operands == "pairs" else 3]
+            addresses = [start, *(b.add(start, a[name]) for name in neighbours)]
+            if unpacks:
+                writer.emit_unpacked_dwords(addresses, out, operands)
+            else:
+                dword = writer.emit_dwords(addresses, bits, operands)
+                b.store(dword, b.inttoptr(out, writer.vector.as_pointer())).align = 1
     b.ret_void()
     return str(writer.module)
 
@@ -238,15 +278,58 @@ class TileIrWriter:
         self._form = self.load_form()
         self._initial: Any = self.constant(0)  # added to the biases
 
+    def emit_dwords(self, addresses: list[Any], bits: int, operands: str) -> Any:
+        """Emit the dwords of elements of `bits` bits at two or four addresses; return a vector.
+
+        Each address is that of the elements of all lanes.
+        """
+        b, dword = self.b, None
+        width = 32 // len(addresses)
+        for position, address in enumerate(addresses):
+            value = self.load(address, ir.VectorType(ir.IntType(bits), self.target.lanes))
+            value = b.sext(value, self.vector) if bits < width else b.zext(value, self.vector)
+            if bits < width and position + 1 < len(addresses):
+                value = b.and_(value, self.splat(ir.Constant(DWORD, (1 << width) - 1)))
+            if position:
+                value = b.shl(value, self.splat(ir.Constant(DWORD, width * position)))
+            dword = value if dword is None else b.or_(dword, value)
+        return b.xor(dword, self.constant(_SIGN_BITS)) if operands == "quads" else dword
+
+    def emit_unpacked_dwords(self, addresses: list[Any], out: Any, operands: str) -> None:
+        """Emit the dwords of 16 bytes at four addresses, and their stores from address `out` on.
+
+        Bytes and then words are interleaved in vectors of 16 bytes.
+        """
+        b, count = self.b, _UNPACKED_BYTES
+        kind = ir.VectorType(_BYTE, count)
+        values = [self.load(address, kind) for address in addresses]
+        if operands == "quads":
+            values = [b.xor(value, ir.Constant(kind, [-128] * count)) for value in values]
+        even, odd = self._interleave(*values[:2]), self._interleave(*values[2:])
+        words = ir.VectorType(_WORD, count // 2)
+        for half in range(2):
+            pair = [b.bitcast(part[half], words) for part in (even, odd)]
+            for position, dwords in enumerate(self._interleave(*pair)):
+                address = self.add_offset(out, count * (2 * half + position))
+                b.store(dwords, b.inttoptr(address, dwords.type.as_pointer())).align = 1
+
+    def _interleave(self, x: Any, y: Any) -> list[Any]:
+        """Emit the elements of vectors x and y in turn; return the two halves of the result."""
+        count = x.type.count
+        order = [i // 2 + i % 2 * count for i in range(2 * count)]
+        indices = ir.VectorType(DWORD, count)
+        parts = order[:count], order[count:]
+        return [self.b.shuffle_vector(x, y, ir.Constant(indices, part)) for part in parts]
+
     def emit_function(self) -> None:
         """Emit the loops over blocks of outputs and over the pixels: P, then what is left, singly.
 
         If more than half of P pixels are left, they are computed as P, of which those that do not
         exist are not stored.
         """
-        pixels, vectors = self.shape.pixels, self.shape.vectors
+        pixels, vectors, columns = self.shape.pixels, self.shape.vectors, self.shape.columns
         sums = []
-        for _ in range(pixels):
+        for _ in range(pixels * columns):
             sums.append([self.b.alloca(self.vector) for _ in range(vectors)])
         if self.shape.form[:1] == ("shift",):  # sums begin with its half
             self._initial = self._form[0]["half"]
@@ -259,7 +342,7 @@ class TileIrWriter:
                 self._emit_tile(first, sums)
             if pixels > 1:
                 with self.loop(self.arguments["pixels"], 1, first) as last:
-                    self._emit_tile(last, sums[:1])
+                    self._emit_tile(last, sums[:columns])
         self.b.ret_void()
 
     def _emit_block_arguments(self, whole: dict[str, Any], block: Any) -> dict[str, Any]:
@@ -269,7 +352,7 @@ class TileIrWriter:
         """
         b, lanes = self.b, self.target.lanes * self.shape.vectors
         first = b.mul(block, ir.Constant(INDEX, lanes))
-        weights = b.mul(first, whole["length"])
+        weights = b.mul(first, b.mul(whole["length"], ir.Constant(INDEX, self.shape.columns)))
         return {
             **whole,
             "source": b.add(whole["source"], b.mul(block, whole["apart"])),
@@ -280,14 +363,13 @@ class TileIrWriter:
         }
 
     def _emit_tile(self, first: Any, sums: list[list[Any]]) -> None:
-        """Emit bias, products and stores of the pixels from index `first` on, one per row of sums.
+        """Emit bias, products and stores of the pixels from index `first` on.
 
-        `sums` [P][V] are the addresses of the accumulators.
+        `sums` [P * columns][V] are the addresses of the accumulators.
         """
-        offsets = self.element_address(self.arguments["table"], first, 4)
         starts = []
-        for p in range(len(sums)):
-            offset = self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX)
+        for p in range(len(sums) // self.shape.columns):
+            offset = self._load_offset("table", first, p)
             starts.append(self.b.add(self.arguments["source"], offset))
         for v in range(len(sums[0])):
             bias_address = self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v)
@@ -298,24 +380,36 @@ class TileIrWriter:
         self._emit_stores(first, sums)
 
     def _emit_products(self, starts: list[Any], sums: list[list[Any]]) -> None:
-        """Emit the loop over windows of taps that adds their products to `sums` [P][V].
+        """Emit the windows of taps, whose products are added to `sums` [P * columns][V].
 
         `starts` are the addresses of the windows of the P pixels.
         """
-        b, size = self.b, 4 * self.target.lanes * len(sums[0])
-        with self.loop(self.arguments["length"], self.shape.window) as first:
-            offsets = [self._load_tap_offset(first, t) for t in range(self.shape.window)]
-            weights = self.element_address(self.arguments["weight"], first, size)
-            for start, totals in zip(starts, sums, strict=True):
-                if self.target.has_memory_operands and len(totals) > 1:
-                    weights = self._hide(weights)
-                places = [b.add(start, offset) for offset in offsets]
-                if self.shape.operands == "bytes":
-                    self._emit_byte_window(places, weights, totals)
-                    continue
-                inputs = self._load_inputs(places[0], len(totals))
+        taps, window = self.shape.taps, self.shape.window
+        for first in range(0, taps, window):
+            size = min(window, taps - first)
+            self._emit_window(starts, sums, ir.Constant(INDEX, first), size)
+        if not taps:
+            with self.loop(self.arguments["length"], window) as tap:
+                self._emit_window(starts, sums, tap, window)
+
+    def _emit_window(self, starts: list[Any], sums: list[list[Any]], first: Any, size: int) -> None:
+        """Emit the products of `size` taps from index `first` on; see `_emit_products`."""
+        b, vectors, columns = self.b, self.shape.vectors, self.shape.columns
+        offsets = [self._load_offset("taps", first, t) for t in range(size)]
+        tap_bytes = 4 * self.target.lanes * vectors * columns
+        weights = self.element_address(self.arguments["weight"], first, tap_bytes)
+        for p, start in enumerate(starts):
+            totals = list(chain.from_iterable(sums[p * columns : (p + 1) * columns]))
+            if self.target.has_memory_operands and len(totals) > 1:
+                weights = self._hide(weights)
+            places = [b.add(start, offset) for offset in offsets]
+            if self.shape.operands == "bytes":
+                self._emit_byte_window(places, weights, totals)
+                continue
+            for t, place in enumerate(places):
+                inputs = self._load_inputs(place) * columns
                 for v, (x, total) in enumerate(zip(inputs, totals, strict=True)):
-                    w = self._load_weight(weights, v)
+                    w = self._load_weight(weights, t * len(totals) + v)
                     b.store(self._emit_dot(b.load(total), x, w), total)
 
     def _emit_byte_window(self, places: list[Any], weights: Any, totals: list[Any]) -> None:
@@ -325,7 +419,7 @@ class TileIrWriter:
         """
         words: list[Any] = [None] * len(totals)
         for t, place in enumerate(places):
-            for v, x in enumerate(self._load_inputs(place, len(totals))):
+            for v, x in enumerate(self._load_inputs(place) * self.shape.columns):
                 w = self._load_weight(weights, t * len(totals) + v)
                 words[v] = self._emit_byte_products(words[v], x, w)
         ones = self.constant(1 << 16 | 1)
@@ -340,20 +434,20 @@ class TileIrWriter:
         kind = ir.FunctionType(INDEX, [INDEX])
         return self.b.call(ir.InlineAsm(kind, "", "=r,0"), [address])
 
-    def _load_tap_offset(self, first: Any, index: int) -> Any:
-        """Emit the load of the byte offset of tap `first` + `index`; return it."""
-        address = self.element_address(self.arguments["taps"], first, 4)
+    def _load_offset(self, name: str, first: Any, index: int) -> Any:
+        """Emit the load of element `first` + `index` of the int32 table `name`; return it."""
+        address = self.element_address(self.arguments[name], first, 4)
         return self.b.sext(self.load(self.add_offset(address, 4 * index), DWORD), INDEX)
 
     def _load_weight(self, address: Any, index: int) -> Any:
         """Emit the load of vector `index` of the weights at `address`; return it."""
         return self.load(self.add_offset(address, 4 * self.target.lanes * index), self.vector)
 
-    def _load_inputs(self, address: Any, vectors: int) -> list[Any]:
+    def _load_inputs(self, address: Any) -> list[Any]:
         """Emit the loads of the dwords at an address for each vector of outputs; return them."""
+        vectors, size = self.shape.vectors, 4 * self.target.lanes
         if not self.shape.per_lane:
             return [self.splat(self.load(address, DWORD))] * vectors
-        size = 4 * self.target.lanes
         return [self.load(self.add_offset(address, size * v), self.vector) for v in range(vectors)]
 
     def _emit_byte_products(self, total: Any, x: Any, w: Any) -> Any:
@@ -426,7 +520,7 @@ class TileIrWriter:
         if not (shape.bits < 32 and saturates_last and len(sums) * len(sums[0]) > 1):
             self._emit_partial_stores(first, sums)
             return
-        last = b.add(first, ir.Constant(INDEX, len(sums) - 1))
+        last = b.add(first, ir.Constant(INDEX, len(sums) // shape.columns - 1))
         outputs = ir.Constant(INDEX, len(sums[0]) * self.target.lanes)
         is_full = b.and_(
             b.icmp_signed("<", last, arguments["pixels"]),
@@ -447,7 +541,7 @@ class TileIrWriter:
         b, lanes, size = self.b, self.target.lanes, self.shape.bits // 8
         totals, addresses = [], []
         for p, row in enumerate(sums):
-            out = self._pixel_address(b.add(first, ir.Constant(INDEX, p)))
+            out = self._pixel_address(first, p)
             for v, total in enumerate(row):
                 totals.append(
                     self.emit_stages(b.load(total), self.shape.form, self._form, clamps_last=False)
@@ -488,21 +582,30 @@ class TileIrWriter:
             bounds.append(b.shuffle_vector(bound, bound, first_lane))
         return self.clamp(values, *bounds)
 
-    def _pixel_address(self, pixel: Any) -> Any:
-        """Emit the address of the first output of the pixel of index `pixel`; return it."""
-        first = self.b.mul(pixel, self.arguments["step"])
-        return self.element_address(self.arguments["out"], first, self.shape.bits // 8)
+    def _pixel_address(self, first: Any, row: int) -> Any:
+        """Emit the address of the first output of a row of sums; return it.
+
+        The pixels of the rows are those from index `first` on.
+        """
+        b, step = self.b, self.arguments["step"]
+        index, column = divmod(row, self.shape.columns)
+        if self.shape.columns == 1:
+            element = b.mul(b.add(first, ir.Constant(INDEX, index)), step)
+        else:
+            element = self._load_offset("places", first, index)
+            element = b.add(element, step) if column else element
+        return self.element_address(self.arguments["out"], element, self.shape.bits // 8)
 
     def _emit_partial_stores(self, first: Any, sums: list[list[Any]]) -> None:
         """Emit the rescale and the stores of pixels and lanes that exist; see `_emit_stores`."""
         lanes, kind = self.target.lanes, ir.IntType(self.shape.bits)
         narrow = ir.VectorType(kind, lanes)
         for p, row in enumerate(sums):
-            pixel = self.b.add(first, ir.Constant(INDEX, p))
+            pixel = self.b.add(first, ir.Constant(INDEX, p // self.shape.columns))
             with self.b.if_then(
                 self.b.icmp_signed("<", pixel, self.arguments["pixels"]), likely=True
             ):
-                out = self._pixel_address(pixel)
+                out = self._pixel_address(first, p)
                 for v, total in enumerate(row):
                     value = self.emit_rescale(self.b.load(total), self._form)
                     address = self.b.inttoptr(
