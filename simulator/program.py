@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 #: Budget for the inputs and outputs of one step in a core's second-level cache.
-_CACHE_BYTES = 512 * 1024
+_CACHE_BYTES = 1024 * 1024
 _MAX_BLOCK_SAMPLES = 32
 #: Minimum work of a thread; waking it takes almost as long.
 _MIN_THREAD_SECONDS = 150e-6
