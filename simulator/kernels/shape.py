@@ -13,10 +13,16 @@ from typing import ClassVar
 import numpy as np
 
 from simulator._jit import jit
+from simulator._transpose import transpose_matrices
 from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, narrow_to_int32
 from simulator.kernel import Array, Kernel, RunFunction, SimulatorError, TensorSpec, require
 from simulator.kernels.loops._common import max_magnitude, require_signed_integer
-from simulator.kernels.loops._copy import make_copy, make_strided_copy, physical_shape
+from simulator.kernels.loops._copy import (
+    make_copy,
+    make_strided_copy,
+    merge_axes,
+    physical_shape,
+)
 from simulator.kernels.per_sample import PerSampleKernel
 from simulator.native import InputRef, NativeLoop, OutputRef
 
@@ -226,13 +232,20 @@ class Transpose(Kernel):
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return a function that copies the elements in the order of the new axes.
 
-        It is compiled if the batch axis stays first, else NumPy's.
+        It is compiled if the batch axis stays first, else NumPy's. Matrices are transposed in
+        blocks.
         """
-        perm = tuple(self.perm)
-        shape = specs[0].shape
+        (x,), perm = specs, tuple(self.perm)
+        shape = x.shape
         if self.is_per_sample:
+            sizes = [shape[axis] for axis in perm]
             steps = [math.prod(shape[axis + 1 :]) for axis in perm]
-            loop = make_strided_copy(0, [shape[axis] for axis in perm], steps)
+            axes = merge_axes(sizes, steps)[1:]
+            if len(axes) == 2 and axes[0][1] == 1 and x.dtype.kind in "if":
+                (columns, _), (rows, _) = axes
+                matrices = InputRef(0, (-1, rows, columns)), OutputRef(0, (-1, columns, rows))
+                return NativeLoop(transpose_matrices, matrices)
+            loop = make_strided_copy(0, sizes, steps)
             if loop is not None:
                 return loop
         return lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm))

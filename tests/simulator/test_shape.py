@@ -96,6 +96,14 @@ def test_transpose(perm):
     same(run(Transpose(perm), x), x.transpose(perm), np.int8)
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.float32])
+@pytest.mark.parametrize("perm", [(0, 2, 1, 3), (0, 3, 1, 2), (0, 2, 3, 1), (0, 3, 2, 1)])
+@pytest.mark.parametrize("shape", [(3, 17, 1, 33), (2, 20, 3, 16), (2, 1, 40, 5)])
+def test_matrices_are_transposed(kind, perm, shape):
+    x = np.random.default_rng(4).integers(-100, 100, shape).astype(kind)
+    same(run(Transpose(perm), x), x.transpose(perm), kind)
+
+
 @pytest.mark.parametrize(
     ("kernel", "arrays", "says"),
     [

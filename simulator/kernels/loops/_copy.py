@@ -28,6 +28,7 @@ __all__ = [
     "broadcast_operands",
     "make_broadcast_arguments",
     "make_indexed_copy",
+    "merge_axes",
     "slice_repeated",
 ]
 
@@ -95,7 +96,7 @@ def make_strided_copy(
 ) -> NativeLoop | None:
     """Return a loop that copies elements at regular distances, or None for more than `_AXES` axes.
 
-    Axes of size 1 do not count, and adjacent axes that are one run of equal distances count once.
+    The axes are those of `merge_axes`.
 
     Parameters
     ----------
@@ -108,12 +109,7 @@ def make_strided_copy(
     index
         Index of the output that the loop fills; its input is input 0.
     """
-    merged: list[tuple[int, int]] = [(sizes[0], steps[0])]
-    for size, step in zip(sizes[1:], steps[1:], strict=True):
-        if len(merged) > 1 and merged[-1][1] == size * step:
-            merged[-1] = (merged[-1][0] * size, step)
-        elif size != 1:
-            merged.append((size, step))
+    merged = merge_axes(sizes, steps)
     if len(merged) > _AXES:
         return None
     padded = [merged[0], *[(1, 0)] * (_AXES - len(merged)), *merged[1:]]
@@ -123,6 +119,21 @@ def make_strided_copy(
     return NativeLoop(
         _copy_strided, (FLAT_IN, first, tuple(step for _, step in padded), OutputRef(index, shape))
     )
+
+
+def merge_axes(sizes: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (size, distance of neighbouring elements) of the axes that a copy has to tell apart.
+
+    Of the axes after the first one, those of size 1 are left out, and adjacent ones that are one
+    run of equal distances are one. `sizes` and `steps` are those of all axes.
+    """
+    merged = [(sizes[0], steps[0])]
+    for size, step in zip(sizes[1:], steps[1:], strict=True):
+        if len(merged) > 1 and merged[-1][1] == size * step:
+            merged[-1] = (merged[-1][0] * size, step)
+        elif size != 1:
+            merged.append((size, step))
+    return merged
 
 
 def make_indexed_copy(size: int, index: np.ndarray, fill: int | None, kind: np.dtype) -> NativeLoop:
