@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ._deferred_import import defer_imports
 
@@ -10,6 +13,10 @@ from ._deferred_import import defer_imports
 with defer_imports("sympy", "onnx_ir._symbolic_shapes"):
     import onnx_ir as oir
     from onnx_ir.passes import common as common_passes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 __all__ = [
     "Attr",
     "AttributeType",
@@ -59,7 +66,19 @@ ShapeInferencePass = common_passes.ShapeInferencePass
 Dim = int | str | SymbolicDim | None
 
 node = oir.node
-tensor = oir.tensor
 to_proto = oir.to_proto
 serialize_node = oir.serde.serialize_node
 serialize_function = oir.serde.serialize_function
+
+
+def tensor(
+    value: npt.ArrayLike, dtype: DataType | None = None, name: str | None = None
+) -> TensorProtocol:
+    """Create a constant from an array or from anything that onnx_ir converts to one.
+
+    onnx_ir would first test whether an array has the methods of a tensor, which takes longer than
+    everything else about a constant.
+    """
+    if isinstance(value, np.ndarray):
+        return oir.Tensor(value, dtype=dtype, name=name)
+    return oir.tensor(value, dtype=dtype, name=name)

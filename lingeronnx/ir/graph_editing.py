@@ -320,5 +320,5 @@ def rename_initializer(model: Model, value: Value, name: str) -> None:
 
 def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as in get_attr
     """Set attribute `name` of `node` to a Python value; an array becomes a tensor."""
-    value = oir.Tensor(value) if isinstance(value, np.ndarray) else value
+    value = oir.Tensor(value) if isinstance(value, np.ndarray) else _to_attribute(name, value)
     node.attributes[name] = oir.convenience.convert_attribute(name, value)

@@ -174,13 +174,11 @@ def prepare_graph(
         If the target has no packer.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    findings = [
-        *options.findings,
-        *check_file(proto.graph, parse_nodes(proto.graph), target, options),
-    ]
+    steps = parse_nodes(proto.graph)
+    findings = [*options.findings, *check_file(proto.graph, steps, target, options)]
     if findings:
         return PreparedGraph(None, tuple(findings))
-    net, findings = read_packer_graph(proto, target, options)
+    net, findings = read_packer_graph(proto, steps, target, options)
     if net is None:
         return PreparedGraph(None, tuple(findings))
     limits = NodeLimitChecker(target) if limits is None else limits

@@ -31,10 +31,10 @@ from .shapes import UnknownShapeError, infer_outputs
 __all__ = ["parse_nodes", "read_packer_graph", "sort_topologically"]
 
 #: Attribute types that the packer reads; others, such as sparse tensors, are ignored.
-_SUPPORTED_ATTRIBUTE_TYPES = [
+_SUPPORTED_ATTRIBUTE_TYPES = frozenset(
     onnx.AttributeProto.AttributeType.Value(name)
     for name in ("INT", "FLOAT", "STRING", "TENSOR", "GRAPH", "INTS", "FLOATS", "STRINGS")
-]
+)
 
 
 def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
@@ -128,16 +128,16 @@ def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
 
 
 def read_packer_graph(
-    proto: onnx.ModelProto, target: Target, options: PackerOptions
+    proto: onnx.ModelProto, steps: Sequence[PackerStep], target: Target, options: PackerOptions
 ) -> tuple[PackerGraph | None, list[VerdictFinding]]:
     """Convert an integer model to the graph that the packer plans, or list why it cannot.
 
     Activations are fused into convolutions, Quant and Dequant at the borders removed, unused nodes
-    dropped, steps sorted depth first from the outputs, and shapes inferred. Returns (graph, []), or
-    (None, findings of level "packs"). Raises ModelError for damaged constants.
+    dropped, steps sorted depth first from the outputs, and shapes inferred. `steps` are the nodes of
+    the model as `parse_nodes` returns them. Returns (graph, []), or (None, findings of level
+    "packs"). Raises ModelError for damaged constants.
     """
     graph, arrays = proto.graph, _read_constants(proto.graph)
-    steps = parse_nodes(graph)
     findings = list(_find_malformed_nodes(steps))
     if findings:
         return None, findings
@@ -215,7 +215,7 @@ def _make_input_tensor(
     return PackerTensor(value.name, tuple(shape), width)
 
 
-def _fuse_activations(steps: list[PackerStep], outputs: set[str]) -> list[PackerStep]:
+def _fuse_activations(steps: Sequence[PackerStep], outputs: set[str]) -> list[PackerStep]:
     """Fuse each Relu, Prelu or Clip into the Conv2dInt or ConvTranspose2dInt before it.
 
     The activation must be the convolution's only consumer. Returns new steps, in which the
