@@ -6,10 +6,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
 import onnx
 
-from ..common.hashing import hash_framed_parts
 from ..ir import ir
 from ..ir.detached_nodes import make_detached_node, make_detached_value
 from ..targets import PLATFORMS, Target
@@ -348,7 +346,6 @@ class NodeLimitChecker:
         """Check nodes against the limits of `target`, with an empty cache."""
         self._target = target
         self._violations_by_key: dict[Hashable, list[VerdictFinding]] = {}
-        self._hashed_constants: dict[str, tuple[np.ndarray, bytes]] = {}
 
     def find_violations(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
         """Yield a finding for each limit that `step` breaks, on its node of the user's graph.
@@ -368,16 +365,18 @@ class NodeLimitChecker:
     def _make_cache_key(self, net: PackerGraph, step: PackerStep) -> Hashable:
         """Return a hashable key of all contents of `step` that limits may depend on, without names.
 
-        These are operator, attributes, shapes, values of constants, and which inputs are graph
-        inputs.
+        These are operator, attributes, shapes, which inputs are graph inputs, and the values of
+        constants that the packer reads itself. No limit depends on the values of other constants.
         """
+        stored_names = {tensor.name for tensor in net.get_constants(step)}
         inputs = []
         for name in step.inputs:
             tensor = net.tensors[name]
             content: Hashable = name in net.inputs
             if tensor.is_constant:
                 array = net.arrays[name]
-                content = (array.dtype.str, self._hash_constant(name, array))
+                values = b"" if name in stored_names else array.tobytes()
+                content = (array.dtype.str, values)
             inputs.append((tensor.shape, content))
         return (
             step.op,
@@ -385,19 +384,6 @@ class NodeLimitChecker:
             tuple(inputs),
             net.tensors[step.outputs[0]].shape,
         )
-
-    def _hash_constant(self, name: str, array: np.ndarray) -> bytes:
-        """Return a digest of the bytes of the constant `name`.
-
-        The graphs of a search share most constants: whether it has the bytes that it had in the
-        graph before is found several times faster than their digest.
-        """
-        content: np.ndarray = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        known, digest = self._hashed_constants.get(name, (None, b""))
-        if known is None or not np.array_equal(known, content):
-            digest = hash_framed_parts([content.tobytes()])
-            self._hashed_constants[name] = content, digest
-        return digest
 
     def _evaluate_limits(self, node: ir.Node) -> Iterator[VerdictFinding]:
         """Yield a finding for each limit that `node` breaks, without the cache.

@@ -133,8 +133,8 @@ def read_packer_graph(
     """Convert an integer model to the graph that the packer plans, or list why it cannot.
 
     Activations are fused into convolutions, Quant and Dequant at the borders removed, unused nodes
-    dropped, steps sorted depth first from the outputs, and shapes inferred. `steps` are the nodes of
-    the model as `parse_nodes` returns them. Returns (graph, []), or (None, findings of level
+    dropped, steps sorted depth first from the outputs, and shapes inferred. `steps` are the nodes
+    of the model as `parse_nodes` returns them. Returns (graph, []), or (None, findings of level
     "packs"). Raises ModelError for damaged constants.
     """
     graph, arrays = proto.graph, _read_constants(proto.graph)

@@ -268,6 +268,29 @@ def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
     assert asked == ["cut[2]", "cut[1]", "cut[4]"]
 
 
+def test_limits_are_asked_once_for_other_weights_of_the_same_layer(packed, monkeypatch):
+    """No limit depends on the values of weights; other shapes are asked about again."""
+    proto, target = packed
+    asked = []
+    monkeypatch.setattr(
+        NodeLimitChecker, "_evaluate_limits", lambda self, node: asked.append(node.name) or []
+    )
+    options = parse_packer_arguments(f"-p {get_packer_profile(target).name}")
+    limits = NodeLimitChecker(target)
+    prepare_graph(proto, target, options, limits)
+    assert asked
+    asked.clear()
+
+    def negate_weights(graph):
+        for tensor in graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            if array.dtype == np.int8:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(~array, tensor.name))
+
+    prepare_graph(changed(proto, negate_weights), target, options, limits)
+    assert not asked
+
+
 @pytest.mark.parametrize("op", ("MaxPool", "AvgPool2dInt"))
 @pytest.mark.parametrize("chip", ("arcs", "venusA"))
 @pytest.mark.parametrize("stride", (1, 2))
