@@ -34,6 +34,7 @@ __all__ = [
     "RowRange",
     "Cascade",
     "CascadeLayer",
+    "TensorSize",
     "Tile",
     "axis_length",
     "find_cascades",
@@ -121,17 +122,31 @@ class Cascade:
         return Tile(held_rows, read_rows, pads, self.axis)
 
     @cached_property
-    def tensor_sizes(self) -> dict[ir.Value, int]:
-        """Bytes of one sample of each tensor that a layer reads or writes, constants left out."""
+    def tensor_sizes(self) -> dict[ir.Value, TensorSize]:
+        """Size of one sample of each tensor that a layer reads or writes, constants left out."""
         values: set[ir.Value] = set()
         for layer in self.layers:
             values.update((*layer.inputs, layer.output))
-        return {value: sample_bytes(value) for value in values}
+        return {value: TensorSize.from_value(value) for value in values}
 
     @cached_property
     def layers(self) -> tuple[CascadeLayer, ...]:
         """The rows that each layer reads, in graph order: every tile needs them."""
         return tuple(CascadeLayer.from_node(node, self.axis) for node in self.nodes)
+
+
+class TensorSize(NamedTuple):
+    """Bytes of one int8 sample of a tensor, bytes of one of its rows, and number of columns."""
+
+    size_bytes: int
+    row_bytes: int
+    columns: int
+
+    @classmethod
+    def from_value(cls, value: ir.Value) -> TensorSize:
+        """Read the size of `value`, whose shape must be known."""
+        size_bytes = sample_bytes(value)
+        return cls(size_bytes, size_bytes // axis_length(value, 2), axis_length(value, 3))
 
 
 class CascadeLayer(NamedTuple):

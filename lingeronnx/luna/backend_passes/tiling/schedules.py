@@ -85,7 +85,9 @@ class TileSchedule:
         columns = None if self.strips is None else self.strips.total_rows
         tensor_bytes = self._measure_tensors(self.rows.total_rows, columns)
         sizes = self.run.tensor_sizes
-        return sum(tensor_bytes[layer.output] - sizes[layer.output] for layer in self.run.layers)
+        return sum(
+            tensor_bytes[layer.output] - sizes[layer.output].size_bytes for layer in self.run.layers
+        )
 
     def describe(self) -> AppliedRewrite:
         """Describe layers, tiles and strips for the report.
@@ -114,13 +116,11 @@ class TileSchedule:
     ) -> dict[ir.Value, int]:
         """Return the bytes of each tensor with the given rows and columns, None for all columns."""
         sizes = self.run.tensor_sizes
-        tensor_bytes = {
-            value: sizes[value] // axis_length(value, 2) * count for value, count in rows.items()
-        }
+        tensor_bytes = {value: sizes[value].row_bytes * count for value, count in rows.items()}
         if columns is None:
             return tensor_bytes
         return {
-            value: size_bytes // axis_length(value, 3) * columns[value]
+            value: size_bytes // sizes[value].columns * columns[value]
             for value, size_bytes in tensor_bytes.items()
         }
 
