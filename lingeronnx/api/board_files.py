@@ -12,6 +12,7 @@ from ..deployment import Deployment, check_folder
 from ..deployment import deploy as deploy_graph
 from ..interchange.qdq.qoperators import is_quantized
 from ..ir import ir
+from ..operators.invalid_models import explain_invalid_models
 from ..quantization import QuantizedModel, require_calibrated_scales, require_data
 from ..runtime.session import is_integer_graph
 from ..runtime.streaming import CallCount
@@ -21,6 +22,7 @@ from .quantization import quantize
 __all__ = ["deploy"]
 
 
+@explain_invalid_models
 def deploy(
     model: ir.ModelLike,
     folder: str | os.PathLike[str],

@@ -14,6 +14,7 @@ from ..interchange.repair import Repaired
 from ..interchange.repair import fix_dequant as repair
 from ..ir import ir
 from ..ir.name_mapping import restore_user_names
+from ..operators.invalid_models import explain_invalid_models
 from ..operators.node_validation import check_nodes
 from ..quantization import require_calibrated_scales
 from ..targets import Target
@@ -22,6 +23,7 @@ from .quantization import quantize
 __all__ = ["convert", "fix_dequant"]
 
 
+@explain_invalid_models
 def convert(
     model: ir.ModelLike,
     to: str,

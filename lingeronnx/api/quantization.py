@@ -18,6 +18,7 @@ import numpy as np
 from ..common.errors import ConfigError
 from ..ir import ir
 from ..ir.plan import Plan
+from ..operators.invalid_models import explain_invalid_models
 from ..quantization import (
     Candidate,
     PreparedModel,
@@ -47,6 +48,7 @@ __all__ = ["quantize"]
 _SEARCHED_TRIALS = ("granularity", "outliers")
 
 
+@explain_invalid_models
 @np.errstate(all="ignore")  # values that are not finite are reported where they matter
 def quantize(
     model: ir.ModelLike,

@@ -190,8 +190,9 @@ class CommandGroup(click.Group):
 def _exit_after(ctx: click.Context, error: BaseException) -> None:
     """Print a message for `error` on stderr and exit with its code.
 
-    That is one line and 130 for Ctrl-C, one line and 1 for an error of the system, and a report and
-    70 for a bug. Returns, without a message, after a broken pipe only.
+    That is one line and 130 for Ctrl-C, one line and 1 for an error of the system or a model that
+    is not valid, and a report and 70 for a bug. Returns, without a message, after a broken pipe
+    only.
     """
     if _is_interrupt(error):
         echo("interrupted", err=True)
@@ -202,8 +203,22 @@ def _exit_after(ctx: click.Context, error: BaseException) -> None:
         with contextlib.suppress(OSError):
             echo(f"error: {line}", err=True)
         ctx.exit(1)
+    if line := _describe_invalid_model(ctx.meta[_ARGV_KEY], error):
+        echo(f"error: {line}", err=True)
+        ctx.exit(1)
     _report_bug(ctx)
     ctx.exit(_EXIT_BUG)
+
+
+def _describe_invalid_model(argv: list[str], error: BaseException) -> str:
+    """Return a message on the first model of the command line that is not valid ONNX, or ""."""
+    from ..operators.invalid_models import raise_if_invalid  # loads onnx
+
+    try:
+        raise_if_invalid(argv, error)
+    except LingerOnnxError as message:
+        return str(message)
+    return ""
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -14,6 +14,7 @@ from ..common.errors import ConfigError, DataError
 from ..ir import ir
 from ..ir.plan import Affine
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
+from ..operators.invalid_models import explain_invalid_models
 from .accuracy_warnings import (
     FunctionDifferences,
     OutputChecks,
@@ -77,6 +78,7 @@ class Evaluation:
         }
 
 
+@explain_invalid_models
 def evaluate(
     model: ir.ModelLike | Session,
     data: object,

@@ -24,6 +24,7 @@ from ..ir.dynamic_tail import DynamicTail, split_dynamic_tail
 from ..ir.name_mapping import restore_user_names
 from ..ir.plan import Affine
 from ..operators.integer_ops import is_quantized_domain
+from ..operators.invalid_models import explain_invalid_models
 from ..operators.node_validation import check_nodes
 from ..targets import Target, get_target, get_versions
 from .compiled_host import CompiledHost
@@ -85,6 +86,7 @@ class Session:
         If arithmetic or platform is unknown, or is passed for a float model.
     """
 
+    @explain_invalid_models
     def __init__(
         self,
         path: ir.ModelLike,

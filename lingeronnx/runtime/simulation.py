@@ -15,6 +15,7 @@ from ..ir import ir
 from ..ir.plan import Affine
 from ..ir.plan.synthetic_calibration import collect_calibration_warnings
 from ..operators.integer_ops import DEQUANT
+from ..operators.invalid_models import explain_invalid_models
 from ..targets import require_measured
 from .data import Data, Progress
 from .dump import DumpFolder, TensorSummary
@@ -42,6 +43,7 @@ class Simulation:
     notes: Sequence[str]
 
 
+@explain_invalid_models
 def simulate(
     model: ir.ModelLike | Session,
     data: object,

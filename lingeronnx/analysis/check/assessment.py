@@ -22,6 +22,7 @@ from ...common.escaping import escape_invisible, join_shell
 from ...interchange.qdq.qoperators import is_quantized
 from ...ir import ir
 from ...ir.plan import Affine
+from ...operators.invalid_models import explain_invalid_models
 from ...operators.lowerings import Op, get_weight_values
 from ...quantization import normalize_model
 from ...quantization.calibration import TensorStats
@@ -250,6 +251,7 @@ class Assessment:
         return lines
 
 
+@explain_invalid_models
 @np.errstate(all="ignore")  # as in `quantize`
 def assess(
     model: ir.ModelLike,

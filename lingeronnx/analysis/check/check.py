@@ -10,6 +10,7 @@ import numpy as np
 from ...common.errors import ConfigError
 from ...ir import ir
 from ...ir.name_mapping import restore_user_names
+from ...operators.invalid_models import explain_invalid_models
 from ...operators.lowerings import Violation, find_lowering_rule
 from ...operators.macs import count_macs
 from ...operators.node_validation import check_nodes
@@ -47,6 +48,7 @@ from .structure import Structure, describe_integer_graph, describe_model
 __all__ = ["check", "check_float_model", "structure"]
 
 
+@explain_invalid_models
 @np.errstate(all="ignore")  # as in `quantize`
 def check(
     model: ir.ModelLike,
@@ -123,6 +125,7 @@ def check(
     return check_float_model(graph, target, notes, latency_options)
 
 
+@explain_invalid_models
 @np.errstate(all="ignore")  # as in `quantize`
 def structure(
     model: ir.ModelLike,

@@ -18,6 +18,7 @@ from ...common.errors import ConfigError
 from ...common.escaping import format_csv
 from ...common.files import created_folder, write_text
 from ...ir import ir
+from ...operators.invalid_models import explain_invalid_models
 from ...runtime.cluster import map_jobs
 from ...runtime.data import Batch, Progress
 from ...runtime.provenance import load_fixed_inputs
@@ -37,6 +38,7 @@ _MAX_EXAMINED_SAMPLES = 16  # samples used to examine layers
 _MAX_TRIAL_SAMPLES = 64  # samples used to try options and to check the layout of inputs
 
 
+@explain_invalid_models
 def compare(
     float_model: object,
     quant_model: object,
