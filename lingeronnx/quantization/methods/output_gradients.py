@@ -135,12 +135,11 @@ def compute_output_moments(
     batches
         Samples by graph input, on axis 0 of every tensor.
     """
+    layers = {name: node for name, node in layers.items() if _fan_in(node) <= MAX_FAN_IN}
+    if not layers:
+        return {}
     differentiable = _differentiable_tensors(model, measured_tensors)
-    layers = {
-        name: node
-        for name, node in layers.items()
-        if name in differentiable and _fan_in(node) <= MAX_FAN_IN
-    }
+    layers = {name: node for name, node in layers.items() if name in differentiable}
     if not layers:
         return {}
     backward_nodes = [
