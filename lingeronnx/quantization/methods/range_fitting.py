@@ -95,18 +95,19 @@ def fit_range_factors(
         {tensor: factor [1]} of the tensors whose factor is not 1.
     """
     factor_groups, _ = group_tensors_by_factor(partition, target, policy.bits)
-    groups = [_RangeGroup(group, []) for group in factor_groups]
+    factors = [group.required_factor or 1.0 for group in factor_groups]
     index: dict[str, int] = {}
     for i, group in enumerate(factor_groups):
         index.update(dict.fromkeys(group.tensors, i))
-    for shared_group in shared_groups:
-        groups[index[shared_group.tensors[0]]].shared_scales.append(shared_group)
-    factors = [group.required_factor or 1.0 for group in factor_groups]
-    if optimize:
-        edges = [] if by_channel else _weight_edges(partition, index, policy)
-        _NoiseMinimizer(groups, edges, factors, stats, policy).run()
-    if target.needs_power_of_two_scales:
-        _clamp_exponents(target.exponents, groups, factors, stats, policy)
+    if not all(group.pinned for group in factor_groups):
+        groups = [_RangeGroup(group, []) for group in factor_groups]
+        for shared_group in shared_groups:
+            groups[index[shared_group.tensors[0]]].shared_scales.append(shared_group)
+        if optimize:
+            edges = [] if by_channel else _weight_edges(partition, index, policy)
+            _NoiseMinimizer(groups, edges, factors, stats, policy).run()
+        if target.needs_power_of_two_scales:
+            _clamp_exponents(target.exponents, groups, factors, stats, policy)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
 
