@@ -47,7 +47,8 @@ def insert_host_scaling(
     """
     if not target.needs_power_of_two_scales:
         return {}, {}
-    return insert_boundary_muls(partition, _out_of_range(shared_groups, stats, target, policy))
+    names = _out_of_range(shared_groups, stats, target, policy)
+    return insert_boundary_muls(partition, names) if names else ({}, {})
 
 
 def insert_boundary_muls(
