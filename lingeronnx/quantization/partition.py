@@ -256,6 +256,8 @@ def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) ->
     head_reason = "last operator of the network; float costs nothing there"
     heads = dict.fromkeys(_find_trailing_heads(partition), head_reason)
     partition = partition.move_to_float(heads)
+    if not partition.floats:
+        return partition
     sums = dict.fromkeys(_find_sums_for_floats(partition), FLOAT_SUM_REASON)
     return partition.move_to_float(sums) if sums else partition
 
@@ -422,13 +424,18 @@ def _find_idle_islands(partition: Partition) -> dict[str, str]:
         {integer node: reason why it moves to float}.
     """
     region_of = _find_regions(partition)
-    computing, working, after_host_regions = set[str](), set[str](), set[str]()
-    after_host = _nodes_after_host(partition) if partition.floats else set[str]()
+    computing = {
+        region_of[str(node.name)] for node, op in partition.integer_nodes if not op.is_data_movement
+    }
+    moving = [name for name, region in region_of.items() if region not in computing]
+    moving_reason = "it only moves data between float operators"
+    if not partition.floats:
+        return dict.fromkeys(moving, moving_reason)
+    after_host = _nodes_after_host(partition)
+    working, after_host_regions = set[str](), set[str]()
     layer_outputs = []
-    for node, op in partition.integer_nodes:
+    for node, _ in partition.integer_nodes:
         region = region_of[str(node.name)]
-        if not op.is_data_movement:
-            computing.add(region)
         if count_macs(node):
             layer_outputs += [str(value.name) for value in node.outputs]
             working.add(region)
@@ -441,8 +448,8 @@ def _find_idle_islands(partition: Partition) -> dict[str, str]:
     }
     reasons = {}
     for name, region in region_of.items():
-        if region not in computing:
-            reasons[name] = "it only moves data between float operators"
+        if name in moving:
+            reasons[name] = moving_reason
         elif name in after_host and name not in feeding_layers:
             reasons[name] = "it follows float operators at the end of the network"
         elif region in after_host_regions and region not in working:
