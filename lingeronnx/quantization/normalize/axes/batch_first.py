@@ -55,6 +55,10 @@ def move_batch_to_front(model: ir.Model) -> PassResult:
     The new nodes compute the same with the batch on axis 0. Each tensor at the end of such a part
     counts as a change. A Transpose that still moves the batch away is skipped with a reason.
     """
+    shapes = [ir.get_shape(value) or () for value in model.graph.inputs]
+    is_batch_first = all(None not in shape[1:] for shape in shapes)
+    if is_batch_first and _FIRST_OPS.isdisjoint(node.op_type for node in model.graph):
+        return PassResult(0)
     changes = _BatchFirstRewriter(model).run()
     reasons = [_explain_unchanged(n) for n in model.graph if ir.is_standard_op(n, "Transpose")]
     return PassResult(changes, [reason for reason in reasons if reason is not None])
@@ -118,8 +122,6 @@ class _BatchFirstRewriter:
         changes = 0
         for value in self.model.graph.inputs:
             self._register_graph_input(value)
-        if not self.views and _FIRST_OPS.isdisjoint(node.op_type for node in self.model.graph):
-            return 0
         for node in list(self.model.graph):
             views = self._infer_output_views(node) if not node.domain else []
             if views:
