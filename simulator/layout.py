@@ -7,15 +7,17 @@ and at most once. Must not know: any particular operator, batches, threads.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from simulator._transpose import transpose_matrices
-from simulator.content_key import content_key
 from simulator.kernel import Array, Kernel, RunFunction, Step, TensorSpec
 from simulator.native import InputRef, NativeLoop, OutputRef
 
@@ -27,6 +29,7 @@ __all__ = [
     "ProgramLayout",
     "make_to_channel_last",
     "make_to_plain",
+    "content_key",
 ]
 
 PLAIN, CHANNEL_LAST = "plain", "channel-last"
@@ -297,3 +300,27 @@ def _take_slot(free: list[int], slot_sizes: list[int], size: int) -> int:
         slot_sizes.append(0)
     slot_sizes[slot] = max(slot_sizes[slot], size)
     return slot
+
+
+def content_key(value: Any) -> Hashable:
+    """Return a key that is equal for two values only if they have the same class and contents.
+
+    Arrays are hashed; sequences, mappings and dataclasses are compared by their members, numbers,
+    texts, dtypes and classes by their `repr`. Any other object equals only itself, as long as it
+    lives.
+    """
+    if isinstance(value, np.ndarray):
+        digest = hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).digest()
+        return "array", value.dtype.str, value.shape, digest
+    if isinstance(value, tuple | list):
+        return type(value), tuple(content_key(member) for member in value)
+    if isinstance(value, Mapping):
+        return type(value), tuple(
+            (content_key(name), content_key(member)) for name, member in value.items()
+        )
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return type(value), tuple((f.name, content_key(getattr(value, f.name))) for f in fields)
+    if isinstance(value, bool | int | float | str | bytes | np.generic | np.dtype | type | None):
+        return type(value), repr(value)
+    return "object", id(value)

@@ -11,7 +11,6 @@ import time
 import numpy as np
 import pytest
 
-from simulator.content_key import content_key
 from simulator.fixed_point import Rescale
 from simulator.kernels import (
     AddScaled,
@@ -33,6 +32,7 @@ from simulator.kernels import (
     Reshape,
     Transpose,
 )
+from simulator.layout import content_key
 from simulator.program import (
     NumpyKernel,
     SimulatorError,
