@@ -10,7 +10,6 @@
 `arithmetic`              how an operator computes
 `limits`                  limits of an operator on a target
 `board_support`           names of a chip's SDK that firmware needs
-`evidence`                what was measured of an executor, and what is only read
 `generic`                 the idealised target
 `registry`                the known targets, loaded on first use: vendors import this package
 ========================  ==========================================================================
@@ -33,11 +32,12 @@ from ._target import (
     OperatorSupport,
     Target,
     Vendor,
+    describe_unmeasured,
     format_limit_rule,
     make_support_rows,
+    require_measured,
 )
 from .call_latency import DEFAULT_LATENCY_OPTIONS, CallLatency, LatencyOptions
-from .evidence import describe_unmeasured, require_measured
 from .generic import GENERIC
 from .verdict import (
     GraphCost,

@@ -8,7 +8,7 @@ methods that modify a graph. Calibration, rounding methods and node grouping do 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import (
     TYPE_CHECKING,
@@ -57,6 +57,8 @@ __all__ = [
     "format_platform_name",
     "make_support_rows",
     "split_platform_name",
+    "describe_unmeasured",
+    "require_measured",
 ]
 
 _Kind = TypeVar("_Kind")
@@ -646,3 +648,36 @@ def format_limit_rule(limit: Callable[..., object], target: Target) -> tuple[str
     text = " ".join((limit.__doc__ or "").split()).format(target=target, own=target.vendor)
     rule, _, remedy = text.partition(" | ")
     return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
+
+
+def describe_unmeasured(target: Target, operators: Iterable[str] = ()) -> list[str]:
+    """Return a line for the executor of `target` and each of `operators` that was never measured.
+
+    Only the line on the executor if nothing of it was measured; empty if all was.
+    """
+    if "" in target.unmeasured:
+        return [f"{target.name} is not measured: {target.unmeasured['']}"]
+    return [
+        f"{operator} on {target.name} is not measured: {target.unmeasured[operator]}"
+        for operator in dict.fromkeys(operators)
+        if operator in target.unmeasured
+    ]
+
+
+def require_measured(
+    target: Target, operators: Iterable[str] = (), allow_unmeasured: bool = False
+) -> list[str]:
+    """Return the lines of `describe_unmeasured`, which a report repeats.
+
+    Raises
+    ------
+    ConfigError
+        If there are any and `allow_unmeasured` is False.
+    """
+    lines = describe_unmeasured(target, operators)
+    if lines and not allow_unmeasured:
+        raise ConfigError(
+            f"not allowed without --allow-unmeasured: {lines[0]}; choose a version or operator "
+            "that was measured"
+        )
+    return lines
