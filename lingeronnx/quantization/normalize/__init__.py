@@ -27,6 +27,7 @@ from ._pass import (
     SHAPES_KNOWN,
     Pass,
     PassError,
+    PassLog,
     PassObserver,
     PassResult,
     PassRun,
@@ -36,7 +37,6 @@ from ._pass import (
     match_op_types,
     run_passes,
 )
-from ._pass_log import PassLog
 from .activations.attention_mask import canonicalize_attention_masks
 from .activations.clip import convert_min_max_to_clip, simplify_clip
 from .activations.softmax import canonicalize_softmax
