@@ -16,7 +16,7 @@ from lingeronnx.quantization.methods.receptive_fields import compute_covariances
 from lingeronnx.quantization.partition import partition_graph
 from lingeronnx.runtime.data import Data
 from lingeronnx.runtime.memory import bytes_per_sample, choose_batch_size
-from lingeronnx.runtime.runners import FloatRunner, get_input_specs, model_stages
+from lingeronnx.runtime.runners import FloatRunner, float_runner, get_input_specs
 from tests import nets
 from tests.case_selection import limit_examples, mark_rest_slow
 
@@ -83,7 +83,7 @@ def test_stages_give_what_one_session_gives(build, monkeypatch):
     model = nets.prepared(build())
     feed = nets.samples(model, 3)
     want = list(FloatRunner(model).run(feed))
-    monkeypatch.setattr(model_stages, "MAX_STAGE_BYTES", 4000)
+    monkeypatch.setattr(float_runner, "MAX_STAGE_BYTES", 4000)
     runner = FloatRunner(model)
     assert len(runner.groups) > 2
     have = list(runner.run(feed))

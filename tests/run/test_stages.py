@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 
 from lingeronnx.ir import ir
-from lingeronnx.runtime.runners import model_stages
+from lingeronnx.runtime.runners import float_runner
 from tests.nets import residual
 
 
 def parts(monkeypatch, held):
     model = residual()
     names = [str(v.name) for node in model.graph for v in node.outputs]
-    monkeypatch.setattr(model_stages, "MAX_STAGE_BYTES", held)
-    return model, names, model_stages.group_tensors_by_size(model, names)
+    monkeypatch.setattr(float_runner, "MAX_STAGE_BYTES", held)
+    return model, names, float_runner.group_tensors_by_size(model, names)
 
 
 def test_groups_keep_the_order_and_stay_within_the_bytes(monkeypatch):
@@ -36,8 +36,8 @@ def test_all_in_one_group_where_there_is_room_or_where_sizes_are_unknown(monkeyp
     assert groups == [names]
     model = residual()
     next(iter(model.graph)).outputs[0].shape = None
-    monkeypatch.setattr(model_stages, "MAX_STAGE_BYTES", 1)
-    assert model_stages.group_tensors_by_size(model, names) == [names]
+    monkeypatch.setattr(float_runner, "MAX_STAGE_BYTES", 1)
+    assert float_runner.group_tensors_by_size(model, names) == [names]
 
 
 def test_stages_read_only_what_earlier_ones_hand_on(monkeypatch):
@@ -46,7 +46,7 @@ def test_stages_read_only_what_earlier_ones_hand_on(monkeypatch):
     types = dict.fromkeys((*names, "x"), onnx.TensorProto.FLOAT)
     there = {"x"}
     for stage, group in zip(
-        model_stages.split_into_stages(proto, groups, types), groups, strict=True
+        float_runner.split_into_stages(proto, groups, types), groups, strict=True
     ):
         assert set(stage.inputs) <= there
         assert list(stage.outputs) == group
