@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from ._onnx_ir import DataType, Model, Node, Shape, TensorType, Value, common_passes, oir
-from .graph_names import reserve_name, unique_tensor_name
+from .graph_names import mark_origin, reserve_name, unique_tensor_name
 from .graph_queries import (
     const_value,
     has_subgraphs,
@@ -18,7 +18,6 @@ from .graph_queries import (
     iter_values,
 )
 from .model_files import detach_large_constants
-from .node_origins import mark_origin
 
 __all__ = [
     "absorb_consumer",

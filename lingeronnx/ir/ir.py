@@ -10,4 +10,3 @@ from .graph_editing import *
 from .graph_names import *
 from .graph_queries import *
 from .model_files import *
-from .node_origins import *
