@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -47,6 +47,8 @@ __all__ = [
     "require_producer",
     "require_shape",
     "sole_consumer",
+    "find_ancestors",
+    "iter_read_values",
 ]
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
@@ -371,3 +373,40 @@ def iter_values(model: Model) -> Iterator[Value]:
         for value in node.outputs:
             if value.name:
                 yield value
+
+
+def iter_read_values(node: Node) -> Iterator[Value | None]:
+    """Yield the inputs of `node`, then tensors of its graph that its subgraphs consume.
+
+    Absent inputs are None. Tensors are repeated if they are read more than once.
+    """
+    yield from node.inputs
+    for attribute in node.attributes.values():
+        if attribute.type != AttributeType.GRAPH:
+            continue
+        for inner_node in list(attribute.value.all_nodes()):
+            for value in inner_node.inputs:
+                if value is not None and _get_owning_graph(value) is node.graph:
+                    yield value
+
+
+def _get_owning_graph(value: Value) -> object:
+    """Return the graph of the node that computes `value`, or of which it is an input.
+
+    None if neither is known.
+    """
+    producer = value.producer()
+    return value.graph if producer is None else producer.graph
+
+
+def find_ancestors(graph: Iterable[Node], names: Collection[str]) -> list[Node]:
+    """Return the nodes of `graph` that the tensors `names` depend on, in graph order.
+
+    Producers are included; the inputs of a node include those of its subgraphs.
+    """
+    needed, nodes = set(names), []
+    for node in reversed(list(graph)):
+        if any(value.name in needed for value in node.outputs):
+            nodes.append(node)
+            needed.update(str(value.name) for value in iter_read_values(node) if value is not None)
+    return nodes[::-1]

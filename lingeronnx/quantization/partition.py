@@ -14,7 +14,6 @@ from ..ir import float_ops, ir
 from ..ir.disjoint import DisjointSets
 from ..operators.lowerings import Op, find_lowering_rule, get_weight_values
 from ..operators.macs import count_macs
-from ..runtime.runners import find_ancestors, iter_read_values
 from ..targets import Target
 
 __all__ = [
@@ -444,7 +443,7 @@ def _find_idle_islands(partition: Partition) -> dict[str, str]:
         if str(node.name) in after_host:
             after_host_regions.add(region)
     feeding_layers = {
-        str(node.name) for node in find_ancestors(partition.graph.graph, layer_outputs)
+        str(node.name) for node in ir.find_ancestors(partition.graph.graph, layer_outputs)
     }
     reasons = {}
     for name, region in region_of.items():
@@ -479,7 +478,7 @@ def _nodes_after_host(partition: Partition) -> set[str]:
     for node in partition.graph.graph:
         name = str(node.name)
         producers = set()
-        for value in iter_read_values(node):
+        for value in ir.iter_read_values(node):
             producer = ir.producer(value)
             if producer is not None:
                 producers.add(str(producer.name))

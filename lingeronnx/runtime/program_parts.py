@@ -33,7 +33,6 @@ from ..targets import PackerArguments, Target
 from ..targets._target import AppliedRewrite
 from ..targets.objective import PARTS_KEY
 from .host_part import build_host_model, expand_dequant, iter_read_names
-from .runners import iter_read_values
 
 __all__ = ["PartitionedProgram", "ProgramPart", "split_into_parts"]
 
@@ -195,7 +194,7 @@ class _StageAssignment:
         """Id of a value -> nodes that consume it, directly or in a subgraph, in graph order."""
         consumers: dict[int, list[ir.Node]] = {}
         for node in self.order:
-            for value in iter_read_values(node):
+            for value in ir.iter_read_values(node):
                 if value is not None:
                     consumers.setdefault(id(value), []).append(node)
         return consumers
@@ -210,7 +209,7 @@ class _StageAssignment:
             if id(node) in self._constant_nodes:
                 continue
             stage = 1 if id(node) in self._chip_nodes else 0
-            for value in iter_read_values(node):
+            for value in ir.iter_read_values(node):
                 producer_stage = earliest.get(id(ir.producer(value)), 0)
                 stage = max(stage, producer_stage + (producer_stage % 2 != stage % 2))
             earliest[id(node)] = stage

@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping, Sequence
 from ...ir import float_ops, ir
 from ...operators.lowerings import find_lowering_rule
 from ...operators.macs import count_macs
-from ...runtime.runners import iter_read_values
 from ...targets import Target
 from ..normalize.folding.scalar_inputs import find_scalar_inputs, format_fix_suggestion
 from ..partition import Partition, consumers_of
@@ -464,7 +463,7 @@ def _tensors_computed_from(model: ir.Model, name: str) -> set[str]:
     """Return the names of the input `name` and of all tensors that are computed from it."""
     reached = {name}
     for node in model.graph:
-        inputs = {str(value.name) for value in iter_read_values(node) if value is not None}
+        inputs = {str(value.name) for value in ir.iter_read_values(node) if value is not None}
         if not inputs.isdisjoint(reached):
             reached.update(_output_names(node))
     return reached

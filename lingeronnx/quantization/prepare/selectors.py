@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from ...common.errors import ConfigError, suggest_nearest
 from ...ir import ir
-from ...runtime.runners import find_ancestors, iter_read_values
 
 __all__ = ["Selectors", "select_nodes", "select_tensors"]
 
@@ -156,9 +155,9 @@ def _ancestors_of(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """
     inputs = []
     for node in nodes:
-        inputs += [str(value.name) for value in iter_read_values(node) if value is not None]
+        inputs += [str(value.name) for value in ir.iter_read_values(node) if value is not None]
     node_ids = {id(node) for node in nodes}
-    return [node for node in find_ancestors(model.graph, inputs) if id(node) not in node_ids]
+    return [node for node in ir.find_ancestors(model.graph, inputs) if id(node) not in node_ids]
 
 
 def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node]:
@@ -168,7 +167,7 @@ def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node
     """
     reached = {id(node) for node in nodes}
     for node in model.graph:
-        producers = [ir.producer(value) for value in iter_read_values(node)]
+        producers = [ir.producer(value) for value in ir.iter_read_values(node)]
         if any(producer is not None and id(producer) in reached for producer in producers):
             reached.add(id(node))
     return [node for node in model.graph if id(node) in reached]

@@ -23,7 +23,7 @@ from ...operators.integer_ops import QUANT
 from ...targets import DEFAULT, Target, get_target
 from ...targets.arithmetic import QuantArithmetic
 from ..data import InputSpec
-from ..runners import FallbackSessionCache, Stream, find_ancestors, get_input_specs
+from ..runners import FallbackSessionCache, Stream, get_input_specs
 from .bind import Binder, BoundGraph
 from .dialects import ArithmeticSide
 from .walk import GraphWalk, run_program
@@ -211,7 +211,7 @@ class IntegerRunner:
         count = self._count(inputs)
         inputs = inputs if self.runs_whole_batch else self._stack_samples(inputs)
         binder = self._make_binder(_make_specs(inputs, count))
-        binder.run(None if outputs is None else find_ancestors(self.model.graph, outputs))
+        binder.run(None if outputs is None else ir.find_ancestors(self.model.graph, outputs))
         return GraphWalk(binder, inputs)
 
     def bind(

@@ -1,12 +1,6 @@
 """Run float operators in onnxruntime: a complete model, a part, or a step between integer nodes."""
 
-from .float_fallbacks import (
-    FallbackSessionCache,
-    FloatFallback,
-    extract_submodel,
-    find_ancestors,
-    iter_read_values,
-)
+from .float_fallbacks import FallbackSessionCache, FloatFallback, extract_submodel
 from .float_runner import FloatRunner, Item, ShapeRunner, Stream, get_input_specs
 from .sessions import open_ort_session
 
@@ -18,8 +12,6 @@ __all__ = [
     "ShapeRunner",
     "Stream",
     "get_input_specs",
-    "find_ancestors",
     "open_ort_session",
-    "iter_read_values",
     "extract_submodel",
 ]

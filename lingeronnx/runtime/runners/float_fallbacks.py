@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +37,6 @@ __all__ = [
     "FloatFallback",
     "collect_inputs",
     "extract_submodel",
-    "find_ancestors",
-    "iter_read_values",
 ]
 
 #: Sessions of float nodes, by a digest of the nodes and their constants.
@@ -55,43 +53,6 @@ def _random_like(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
     return rng.integers(0, 2, like.shape).astype(like.dtype)
 
 
-def iter_read_values(node: ir.Node) -> Iterator[ir.Value | None]:
-    """Yield the inputs of `node`, then tensors of its graph that its subgraphs consume.
-
-    Absent inputs are None. Tensors are repeated if they are read more than once.
-    """
-    yield from node.inputs
-    for attribute in node.attributes.values():
-        if attribute.type != ir.AttributeType.GRAPH:
-            continue
-        for inner_node in list(attribute.value.all_nodes()):
-            for value in inner_node.inputs:
-                if value is not None and _get_owning_graph(value) is node.graph:
-                    yield value
-
-
-def _get_owning_graph(value: ir.Value) -> object:
-    """Return the graph of the node that computes `value`, or of which it is an input.
-
-    None if neither is known.
-    """
-    producer = value.producer()
-    return value.graph if producer is None else producer.graph
-
-
-def find_ancestors(graph: Iterable[ir.Node], names: Collection[str]) -> list[ir.Node]:
-    """Return the nodes of `graph` that the tensors `names` depend on, in graph order.
-
-    Producers are included; the inputs of a node include those of its subgraphs.
-    """
-    needed, nodes = set(names), []
-    for node in reversed(list(graph)):
-        if any(value.name in needed for value in node.outputs):
-            nodes.append(node)
-            needed.update(str(value.name) for value in iter_read_values(node) if value is not None)
-    return nodes[::-1]
-
-
 def collect_inputs(
     nodes: Sequence[ir.Node],
 ) -> tuple[dict[str, ir.Value], dict[str, np.ndarray]]:
@@ -105,7 +66,7 @@ def collect_inputs(
     variables: dict[str, ir.Value] = {}
     constants: dict[str, np.ndarray] = {}
     for node in nodes:
-        for value in iter_read_values(node):
+        for value in ir.iter_read_values(node):
             if value is None or value.name in computed:
                 continue
             array = ir.find_constant(value)

@@ -15,7 +15,7 @@ import numpy as np
 from ...common.errors import ModelError
 from ...ir import ir
 from ...operators.macs import count_macs
-from .float_fallbacks import collect_inputs, extract_submodel, find_ancestors, iter_read_values
+from .float_fallbacks import collect_inputs, extract_submodel
 from .sessions import open_ort_session
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Segments:
         """
         self._model = model
         visible = {*cuts, *outputs, *(str(value.name) for value in model.graph.outputs)}
-        ancestors = find_ancestors(model.graph, outputs)
+        ancestors = ir.find_ancestors(model.graph, outputs)
         self._nodes = _group_nodes(
             [node for node in ancestors if not _is_constant(node)], visible, separate
         )
@@ -121,7 +121,7 @@ class Segments:
         segment, nodes = self.segments[index], self._nodes[index]
         inputs = {}
         for node in nodes:
-            for value in iter_read_values(node):
+            for value in ir.iter_read_values(node):
                 if value is not None and value.name in segment.inputs:
                     inputs[str(value.name)] = value
         constants = {**segment.constants, **changed}
@@ -144,7 +144,7 @@ def _group_nodes(
     """
     consumers: dict[str, dict[int, ir.Node]] = {}
     for node in nodes:
-        for value in iter_read_values(node):
+        for value in ir.iter_read_values(node):
             if value is not None:
                 consumers.setdefault(str(value.name), {})[id(node)] = node
     group_of = {id(node): [node] for node in nodes}

@@ -19,7 +19,7 @@ import numpy as np
 from ....common.errors import ModelError
 from ....ir import float_ops, ir
 from ....ir.expansion_limits import MAX_UNROLLED_ITERATIONS
-from ....runtime.runners import extract_submodel, find_ancestors
+from ....runtime.runners import extract_submodel
 from .._pass import PassResult, SkipReason
 from .scalar_inputs import format_fix_option
 
@@ -444,7 +444,7 @@ def _collect_dependencies(
 
     Tensors that these nodes compute themselves are left out.
     """
-    nodes = find_ancestors(body, {str(value.name) for value in targets})
+    nodes = ir.find_ancestors(body, {str(value.name) for value in targets})
     sources = set(targets)
     for node in nodes:
         sources.update(value for value in node.inputs if value is not None)
