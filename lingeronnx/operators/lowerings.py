@@ -7,6 +7,8 @@ apply to an integer node. The integer operators are in `integer_ops`.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..ir import ir
 from ..targets import Target, format_limit_rule
 from ._integer_op import Format
@@ -16,7 +18,7 @@ from .activation_tables.lowering.hard_activations import HardSigmoid, HardSwish
 from .activation_tables.lowering.lookup_table import LEAKY_RELU_TABLE, TABLE
 from .activation_tables.lowering.sigmoid_tanh import SIGMOID, TANH
 from .attention_masks import RUN_TIME_MASK_REASON, is_mask_source
-from .batch_norm.lowering import BatchNorm2d, get_weight_values, replace_weight_values
+from .batch_norm.lowering import BatchNorm2d, fold_batch_norm_parameters
 from .clamp.lowering import Clip, LeakyRelu, Relu, is_relu_like
 from .concat.lowering import Concat
 from .conv.lowering import CONV2D, Conv1d, ConvTranspose2d
@@ -185,3 +187,32 @@ def get_rule_for_integer_op(form: Format) -> Op | None:
     None if the quantizer never emits it, or only within a composition.
     """
     return _RULES_BY_INTEGER_OP.get(form)
+
+
+def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
+    """Return the real values of the weight, input `index` of `node`, or None if it is not constant.
+
+    Those of a float BatchNormalization are its folded factors gamma / sqrt(var + eps), whatever the
+    index.
+    """
+    if node.op_type == "BatchNormalization" and not node.domain:
+        folded = fold_batch_norm_parameters(node)
+        return None if folded is None else folded[0]
+    return ir.const_value(node.inputs[index])
+
+
+def replace_weight_values(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
+    """Return new arrays, by input index, that set the weight, input `index` of `node`, to `values`.
+
+    The node itself is not changed. For a float BatchNormalization, `values` are the wanted factors
+    gamma / sqrt(var + eps), and gamma (1) and beta (2) are returned, such that the offset is kept.
+    The arrays have the dtype of the old ones.
+    """
+    old = ir.require_const_value(node.inputs[index])
+    if node.op_type != "BatchNormalization" or node.domain:
+        return {index: values.astype(old.dtype)}
+    folded = fold_batch_norm_parameters(node)
+    assert folded is not None
+    beta, mean, var = (np.asarray(ir.const_value(value), np.float64) for value in node.inputs[2:5])
+    gamma = values * np.sqrt(var + ir.get_attr(node, "epsilon", 1e-5))
+    return {1: gamma.astype(old.dtype), 2: (beta + mean * (values - folded[0])).astype(old.dtype)}

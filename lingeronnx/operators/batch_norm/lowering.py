@@ -18,8 +18,6 @@ from ..lowering_context import LoweringContext
 __all__ = [
     "BatchNorm2d",
     "fold_batch_norm_parameters",
-    "get_weight_values",
-    "replace_weight_values",
 ]
 
 
@@ -83,32 +81,3 @@ class BatchNorm2d(WeightLayer):
             context, node, context.get_integer_input(node, 0), context.input_qparams(node, 0)
         )
         emit_from_nchw(context, node, integer_ops.BATCH_NORM2D, [value, weight, bias], attrs)
-
-
-def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
-    """Return the real values of the weight, input `index` of `node`, or None if it is not constant.
-
-    Those of a float BatchNormalization are its folded factors gamma / sqrt(var + eps), whatever the
-    index.
-    """
-    if node.op_type == "BatchNormalization" and not node.domain:
-        folded = fold_batch_norm_parameters(node)
-        return None if folded is None else folded[0]
-    return ir.const_value(node.inputs[index])
-
-
-def replace_weight_values(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
-    """Return new arrays, by input index, that set the weight, input `index` of `node`, to `values`.
-
-    The node itself is not changed. For a float BatchNormalization, `values` are the wanted factors
-    gamma / sqrt(var + eps), and gamma (1) and beta (2) are returned, such that the offset is kept.
-    The arrays have the dtype of the old ones.
-    """
-    old = ir.require_const_value(node.inputs[index])
-    if node.op_type != "BatchNormalization" or node.domain:
-        return {index: values.astype(old.dtype)}
-    folded = fold_batch_norm_parameters(node)
-    assert folded is not None
-    beta, mean, var = (np.asarray(ir.const_value(value), np.float64) for value in node.inputs[2:5])
-    gamma = values * np.sqrt(var + ir.get_attr(node, "epsilon", 1e-5))
-    return {1: gamma.astype(old.dtype), 2: (beta + mean * (values - folded[0])).astype(old.dtype)}
