@@ -141,7 +141,7 @@ class Partition:
     @property
     def has_inner_floats(self) -> bool:
         """Whether integer nodes read what the host computes from results of integer nodes."""
-        return not self.ops.keys().isdisjoint(_nodes_after_host(self))
+        return bool(self.floats) and not self.ops.keys().isdisjoint(_nodes_after_host(self))
 
     def curve_input_exponents(self, target: Target) -> dict[str, int]:
         """Return the outputs of layers that may be 16-bit inputs of an activation function.

@@ -22,7 +22,7 @@ from ..settings import SETTINGS
 from ..steps.planned_model import PlannedModel
 from .program import ProgramReport
 from .range_outliers import RangeOutlier, find_range_outliers
-from .report import FloatNode, SuggestedOptions, split_float_nodes
+from .report import FloatNode, SuggestedOptions
 
 __all__ = ["suggest_options"]
 
@@ -176,6 +176,6 @@ def _macs_kept_in_integer(prepared: PreparedModel, selectors: Sequence[str]) -> 
     except ConfigError:  # a node that the user's graph does not know
         return 0
     parts = prepared.with_host_nodes(skipped).parts
-    if split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0]:
+    if parts.has_inner_floats:
         return 0
     return sum(count_macs(node) for node, _ in parts.integer_nodes)

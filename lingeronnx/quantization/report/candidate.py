@@ -29,7 +29,7 @@ from ..lower import lower
 from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
 from ..steps.planned_model import PlannedModel
-from .describe import build_report, is_split_into_parts
+from .describe import build_report
 from .fidelity import Fidelity, describe_break, measure_fidelity
 from .quantized_model import DeferredReport, QuantizedModel
 from .report import Report
@@ -77,9 +77,11 @@ class ChipGraph:
     @cached_property
     def _graph_and_rewrites(self) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Both results of the passes; a copy without rewrites if there are several parts."""
-        if is_split_into_parts(self.planned):
+        prepared = self.planned.prepared
+        runs_in_parts = prepared.conf.in_parts and prepared.target.has_packer
+        if runs_in_parts and self.planned.partition.has_inner_floats:
             return self.lowered.clone(), ()
-        return self.planned.prepared.target.run_backend_passes(self.lowered)
+        return prepared.target.run_backend_passes(self.lowered)
 
     def check_integers(self) -> IntegerCheck:
         """Compare the integers before and after the passes on the first calibration sample.

@@ -27,7 +27,7 @@ from .merges import MergeOption, find_merge_options
 from .program import ProgramReport, build_program_report
 from .report import FloatNode, Report, format_packer_command, split_float_nodes
 
-__all__ = ["build_report", "is_split_into_parts"]
+__all__ = ["build_report"]
 
 
 @dataclass(frozen=True)
@@ -235,17 +235,6 @@ def _total_time_saved(
             cycles = round(verdict.latency.high) if verdict.latency else 0
             savings.append(CycleSavings(cycles, cycles, platform))
     return CycleSavings.sum_parts(savings)
-
-
-def is_split_into_parts(planned: PlannedModel) -> bool:
-    """Whether float operators split the chip's work into parts, and the user allows that.
-
-    False for a platform without packer.
-    """
-    parts = planned.partition
-    if not planned.prepared.target.has_packer or not planned.prepared.conf.in_parts:
-        return False
-    return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
 
 
 def _list_tail_nodes(tail: DynamicTail, tail_macs: Mapping[ir.Node, int | None]) -> list[FloatNode]:

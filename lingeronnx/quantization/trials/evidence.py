@@ -28,7 +28,6 @@ from ..prepare.float_outputs import has_too_few_softmax_rows
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
-from ..report.report import split_float_nodes
 
 __all__ = [
     "Gain",
@@ -42,7 +41,6 @@ __all__ = [
     "compare_outputs",
     "compute_gain",
     "has_decisive_samples",
-    "has_float_between_integers",
     "keeps_chip",
     "output_sqnr_levels",
 ]
@@ -134,22 +132,12 @@ def compare_measured_tensors(old: Candidate, new: Candidate) -> Gain:
     return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
 
 
-def has_float_between_integers(prepared: PreparedModel) -> bool:
-    """Whether some float nodes are between integer nodes."""
-    parts = prepared.parts
-    return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
-
-
 def keeps_chip(old: Candidate, new: Candidate) -> bool:
     """Whether `new` is chip-ready if `old` was.
 
     True for a model that float operators split anyway.
     """
-    return (
-        has_float_between_integers(old.prepared)
-        or new.report.chip_ready
-        or not old.report.chip_ready
-    )
+    return old.prepared.parts.has_inner_floats or new.report.chip_ready or not old.report.chip_ready
 
 
 def output_sqnr_levels(

@@ -26,7 +26,6 @@ from .evidence import (
     Gain,
     clamp_sqnr_db,
     compare_outputs,
-    has_float_between_integers,
     keeps_chip,
     output_sqnr_levels,
 )
@@ -262,7 +261,7 @@ def _runs_in_parts(prepared: PreparedModel) -> bool:
     Then offloading a little more costs no additional part. False if offloading all candidate ends
     and the cells would leave a single part.
     """
-    if not prepared.allows_layer_offload or not has_float_between_integers(prepared):
+    if not prepared.allows_layer_offload or not prepared.parts.has_inner_floats:
         return False
     graph = prepared.graph
     candidates = find_offload_candidates(graph, True, True)
@@ -270,7 +269,7 @@ def _runs_in_parts(prepared: PreparedModel) -> bool:
     host = dict(prepared.parts.floats)
     for candidate in candidates:
         host.update(candidate)
-    return has_float_between_integers(prepared.with_host_nodes(host))
+    return prepared.with_host_nodes(host).parts.has_inner_floats
 
 
 def _cheap_host_nodes(prepared: PreparedModel) -> dict[str, str]:
