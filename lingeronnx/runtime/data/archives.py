@@ -16,10 +16,9 @@ import numpy as np
 
 from ...common.errors import DataError
 from ...common.files import describe_irregular_file
+from .inputs import find_labels
 
-__all__ = ["find_labels", "iter_file_items"]
-
-_LABEL_NAMES = ("labels", "label")
+__all__ = ["iter_file_items"]
 _CHUNK_BYTES = 64 << 20  # bytes that are decompressed at once; smaller archives are read whole
 _ROW_MULTIPLE = 512  # rows of larger chunks are a multiple, so that batches are complete
 # Bytes, or multiple of the file's size, that may be decompressed at once.
@@ -100,14 +99,6 @@ def iter_file_items(
         raise DataError(
             f"{label}: {path} is not a readable {path.suffix} file ({message}); write it again"
         ) from error
-
-
-def find_labels(arrays: Collection[str], names: Collection[str]) -> str | None:
-    """Return the name of the array with labels, "labels" or "label", or None if there is none.
-
-    `names` are the inputs of the model, which are never labels.
-    """
-    return next((name for name in _LABEL_NAMES if name in arrays and name not in names), None)
 
 
 def _iter_archive(

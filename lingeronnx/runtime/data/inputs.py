@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Batch", "InputSpec", "Progress"]
+__all__ = ["Batch", "InputSpec", "Progress", "find_labels"]
+
+#: Names of arrays with labels, among those that are no inputs of the model.
+_LABEL_NAMES = ("labels", "label")
 
 #: {input: array}, and labels if there are any.
 Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
@@ -118,3 +121,11 @@ class InputSpec(NamedTuple):
         if self.axis is None:
             return array.shape, array.tobytes()
         return tuple(size for axis, size in enumerate(array.shape) if axis != self.axis)
+
+
+def find_labels(arrays: Collection[str], names: Collection[str]) -> str | None:
+    """Return the name of the array with labels, "labels" or "label", or None if there is none.
+
+    `names` are the inputs of the model, which are never labels.
+    """
+    return next((name for name in _LABEL_NAMES if name in arrays and name not in names), None)

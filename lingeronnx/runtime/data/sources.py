@@ -15,8 +15,9 @@ from typing import Protocol, TypeGuard
 import numpy as np
 
 from ...common.errors import DataError, wrap_user_errors
-from .archives import find_labels, iter_file_items
+from .archives import iter_file_items
 from .functions import import_function
+from .inputs import find_labels
 from .pictures import Pictures, is_picture
 from .recording import RecordedItems
 
