@@ -1,4 +1,4 @@
-"""Typed access to node attributes, and their validation when a file is read.
+"""Typed access to node attributes, their validation when a file is read, and the graphs in them.
 
 `check_attributes` compares attribute types with the ONNX schemas of standard operators in any
 opset. Operators of quantized graphs may have numbers, lists of numbers and strings. Nothing here
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from ..common.errors import ModelError
-from .subgraphs import iter_nodes_recursive
 
 __all__ = [
     "QUANTIZED_DOMAINS",
@@ -31,6 +30,8 @@ __all__ = [
     "get_numbers",
     "node_label",
     "get_scales",
+    "iter_nodes_recursive",
+    "iter_subgraphs",
 ]
 
 #: Value of an attribute that is not a graph; None if the node does not have it.
@@ -311,3 +312,19 @@ def _schemas_by_operator() -> Mapping[str, list[onnx.defs.OpSchema]]:
         if schema.domain == "":
             schemas[schema.name].append(schema)
     return schemas
+
+
+def iter_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs in the attributes of `node`, not those nested in them."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def iter_nodes_recursive(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield `nodes` and the nodes of all nested subgraphs, each node before those inside it."""
+    for node in nodes:
+        yield node
+        for graph in iter_subgraphs(node):
+            yield from iter_nodes_recursive(graph.node)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import onnx
 
 from . import float_ops, ir
-from .subgraphs import iter_subgraphs
+from .attributes import iter_subgraphs
 
 __all__ = ["DynamicTail", "append_tail", "split_dynamic_tail"]
 

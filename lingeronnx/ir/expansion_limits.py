@@ -13,7 +13,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..common.errors import ModelError
-from .subgraphs import iter_nodes_recursive, iter_subgraphs
+from .attributes import iter_nodes_recursive, iter_subgraphs
 
 __all__ = ["MAX_UNROLLED_ITERATIONS", "check_expansion_limits"]
 

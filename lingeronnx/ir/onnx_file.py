@@ -23,9 +23,14 @@ from ..common.errors import ModelError, suggest_nearest
 from ..common.files import describe_irregular_file, replace_file, resolve_write_target
 from ..common.hashing import hash_concatenation
 from . import external_data
-from .attributes import QUANTIZED_DOMAINS, check_attributes, node_label
+from .attributes import (
+    QUANTIZED_DOMAINS,
+    check_attributes,
+    iter_nodes_recursive,
+    iter_subgraphs,
+    node_label,
+)
 from .expansion_limits import check_expansion_limits
-from .subgraphs import iter_nodes_recursive, iter_subgraphs
 from .write_verification import verify_written_model
 
 __all__ = [

@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from ..common.errors import ModelError
-from .subgraphs import iter_nodes_recursive
+from .attributes import iter_nodes_recursive
 
 __all__ = ["verify_written_model"]
 

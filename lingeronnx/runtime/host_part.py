@@ -13,7 +13,7 @@ import onnx
 
 from ..common.errors import ModelError
 from ..ir import ir
-from ..ir.subgraphs import iter_nodes_recursive
+from ..ir.attributes import iter_nodes_recursive
 from ..operators.integer_ops import DEQUANT, QUANT
 
 __all__ = ["build_host_model", "expand_dequant", "iter_read_names"]

@@ -17,7 +17,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from ...common.errors import ConstraintError
-from ...ir.subgraphs import iter_nodes_recursive
+from ...ir.attributes import iter_nodes_recursive
 
 __all__ = ["replace_names"]
 

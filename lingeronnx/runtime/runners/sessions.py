@@ -17,7 +17,7 @@ import onnx
 
 from ...common.errors import ConfigError, ModelError
 from ...ir import ir
-from ...ir.subgraphs import iter_nodes_recursive
+from ...ir.attributes import iter_nodes_recursive
 from .ort_errors import explain_ort_error
 
 if TYPE_CHECKING:
