@@ -11,8 +11,8 @@ import numpy as np
 from ...ir import ir
 from ...ir.attributes import get_number
 from .. import integer_ops
+from .._lowering import WeightLayer
 from .._nchw import emit_from_nchw, emit_reshape_to_nchw, nchw_shape
-from .._weight_lowering import WeightLayer
 from ..lowering_context import LoweringContext
 
 __all__ = [

@@ -17,8 +17,7 @@ from ...ir import ir
 from ...ir.attributes import AttributeValue
 from ...targets import Target
 from .. import integer_ops
-from .._lowering import Violation
-from .._weight_lowering import WeightLayer
+from .._lowering import Violation, WeightLayer
 from .._weighted_op import WeightedIntegerOp, accumulator_scale
 from ..conv_geometry import ConvGeometry
 from ..lowering_context import LoweringContext
