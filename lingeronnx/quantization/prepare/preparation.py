@@ -33,8 +33,8 @@ from ...targets import Target
 from ..factor_groups import partition_with_clip_fallback
 from ..legalize import AppliedRewrite, collect_host_reasons
 from ..normalize import PassLog, SkipReason, run_entry_passes
-from ..normalize.entry.check_schemas import check_schemas
 from ..normalize.entry.dynamic_batch import make_batch_dynamic
+from ..normalize.entry.reject_unsupported import check_schemas
 from ..partition import Partition, partition_graph
 from ..recipe import DRAFT_EFFORT, RECIPES, EffortRecipe
 from .calibration_data import load_calibration_data
