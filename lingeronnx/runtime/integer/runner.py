@@ -504,8 +504,8 @@ def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
 
     They are fed as int32. Without a known Quant on the target there are none.
     """
-    arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
-    max_bits = 32 if arithmetic is None else arithmetic.max_bits
+    arithmetic = target.find_arithmetic(QUANT.name)
+    max_bits = arithmetic.max_bits if isinstance(arithmetic, QuantArithmetic) else 32
     inputs = set()
     for node in model.graph:
         if node.op_type != QUANT.name:
