@@ -252,7 +252,8 @@ def show_verification(console: EscapingConsole, verification: Verification) -> N
     Also names in the device's results that the graph does not have, tensors of the graph that the
     device did not show, and notes.
     """
-    count = f"{len(verification.compared)} tensors compared"
+    tensor_count = len(verification.compared)
+    count = f"{tensor_count} tensor{'' if tensor_count == 1 else 's'} compared"
     if verification.agrees:
         print_facts(console, [("agrees", f"{count}, all equal", "bold green")])
     if verification.first is not None:

@@ -40,6 +40,7 @@ __all__ = [
     "REPORT_VERSION",
     "FileVersion",
     "resolve_write_target",
+    "check_folder",
     "check_writable",
     "chip_file_path",
     "ensure_folder",
@@ -200,6 +201,26 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise ConfigError(
             f"cannot write {path}: {os.strerror(errno.EACCES)}; create the folder or choose "
             "another name"
+        )
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Check, without writing, that files can be expected to be written into the folder `path`.
+
+    It may be absent, as may its parents: `created_folder` with ``parents`` creates them.
+
+    Raises
+    ------
+    ConfigError
+        If `path` or the nearest existing parent is not a folder, or is not writable.
+    """
+    folder = resolve_path(path)
+    nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise ConfigError(f"cannot write into {path}: {nearest} is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"cannot write into {path}: no permission to write into {nearest}; choose another place"
         )
 
 

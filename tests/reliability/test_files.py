@@ -174,6 +174,19 @@ def test_a_full_folder_name_is_told(tmp_path: Path) -> None:
         pytest.fail("it was made")
 
 
+def test_a_folder_is_checked_before_it_is_made(tmp_path: Path) -> None:
+    """A file in the way is told, of the folder itself and of a parent; nothing is made."""
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/below"):
+        with pytest.raises(
+            ConfigError, match=rf"cannot write into .*{name}: .*file is a file; give a folder"
+        ):
+            files.check_folder(tmp_path / name)
+    for name in ("", "new", "new/below"):
+        files.check_folder(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 # ---- names -------------------------------------------------------------------------------------------------------
 
 

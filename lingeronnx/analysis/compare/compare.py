@@ -16,7 +16,7 @@ import numpy as np
 
 from ...common.errors import ConfigError
 from ...common.escaping import format_csv
-from ...common.files import created_folder, write_text
+from ...common.files import check_folder, created_folder, write_text
 from ...ir import ir
 from ...operators.invalid_models import explain_invalid_models
 from ...runtime.cluster import map_jobs
@@ -86,6 +86,8 @@ def compare(
     ConfigError
         If settings are wrong, such as workers with `state` or a dump, or `out` cannot be written.
     """
+    if out is not None:
+        check_folder(out)
     base, other = open_source_pair(float_model, quant_model)
     ordered = state is not None or isinstance(base, DumpSource) or isinstance(other, DumpSource)
     if ordered and (workers is not None or cluster is not None):

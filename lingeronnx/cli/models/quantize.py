@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...common.errors import ConfigError
-from ...common.files import chip_file_path
+from ...common.files import check_folder, chip_file_path
 from .._result import show_result
 from .._shared import (
     DATA_HELP,
@@ -375,11 +375,22 @@ def _check_format(graph_format: str, deploy_to: Path | None) -> None:
 
 
 def _check_report(folder: Path | None, data: str | None) -> None:
-    """Raise UsageError if a report is requested (`folder`) without data to compare on."""
-    if folder is not None and data is None:
+    """Check that a report into `folder`, unless it is None, can be written and has data.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be written.
+    click.UsageError
+        Without data to compare on.
+    """
+    if folder is None:
+        return
+    if data is None:
         raise click.UsageError(
             "--report compares both models on data; pass --eval DATA or --calib DATA"
         )
+    check_folder(folder)
 
 
 def _check_deploy(
@@ -391,11 +402,11 @@ def _check_deploy(
     """
     if folder is None:
         return
-    from ...deployment import check_folder
+    from ...deployment import check_folder as check_deploy_folder
     from ...ir import ir
     from ...quantization import require_data
 
-    check_folder(folder)
+    check_deploy_folder(folder)
     require_data(_DEPLOY_NEEDS_DATA, ir.load(model), calib, plan)
 
 

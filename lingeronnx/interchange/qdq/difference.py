@@ -199,9 +199,10 @@ def format_differences(
         lines.append(_format_operator(operator, group, data))
     others = [difference for difference in differences if not difference.is_notable]
     if others:
-        max_steps = max(difference.max_steps for difference in others)
+        is_equal = all(difference.max_steps == 0 for difference in others)
+        distance = "equal to" if is_equal else "at most 1 step from"
         lines.append(
-            f"the {'other ' if lines else ''}{len(others)} integer tensors: at most {max_steps} "
-            f"step from the simulator on {data} (ties round to even, not up)"
+            f"the {'other ' if lines else ''}{len(others)} integer tensors: {distance} the "
+            f"simulator on {data} (ties round to even, not up)"
         )
     return lines
