@@ -90,8 +90,7 @@ def compare(
         check_folder(out)
     base, other = open_source_pair(float_model, quant_model)
     ordered = state is not None or isinstance(base, DumpSource) or isinstance(other, DumpSource)
-    if ordered:
-        _check_one_process(workers, cluster)
+    _check_order(ordered, workers, cluster)
     tensor_join = TensorJoin(base, other, state=state)
     trial_feeds: dict[str, np.ndarray] = {}
 
@@ -125,9 +124,9 @@ def compare(
     return comparison
 
 
-def _check_one_process(workers: int | None, cluster: str | None) -> None:
+def _check_order(ordered: bool, workers: int | None, cluster: str | None) -> None:
     """Raise ConfigError if batches that must be processed in order are to be distributed."""
-    if workers is not None or cluster is not None:
+    if ordered and (workers is not None or cluster is not None):
         raise ConfigError(
             "with state, and with a dump, samples must be processed in order: omit workers and "
             "cluster"
