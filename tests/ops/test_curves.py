@@ -489,3 +489,35 @@ def test_half_lines_are_one_table_where_there_is_one(kind):
     np.testing.assert_array_equal(
         ir.const_value(table.inputs[1]).reshape(-1), np.clip(counts, -128, 127)
     )
+
+
+def test_a_chip_writes_a_prelu_finer_than_its_input():
+    """Most of the input's range is negative and shrinks: the output's scale is finer, and the first
+    term is shifted left by a factor. Every integer is that of the formula.
+    """
+    net = Net(3, 8, 8, seed=2)
+    weight = net.rng.standard_normal((6, 3, 3, 3)).astype(np.float32)
+    c = net.node("Conv", "x", net.const(weight), net.const(np.full(6, -25, np.float32)), out="c")
+    slopes = np.float32([0.1, 0.02, -0.05, 0.0, 0.01, 0.03])
+    net.node("PRelu", c, net.const(slopes.reshape(6, 1, 1)), out="y")
+    x = np.random.default_rng(0).standard_normal((32, 3, 8, 8), np.float32)
+    result = quantize(net.graph("y"), {"x": x}, platform="venus", effort="fast")
+    before, after = result.plan.tensors["c"].scale, result.plan.tensors["y"].scale
+    assert after >= 4 * before
+    assert not any("cannot shift left" in note for note in result.report.notes)
+    assert result.report.chip_ready
+    c, y = Session(result.graph).run(["c", "y"], {"x": x})
+    ((factors, exponent),) = [
+        (ir.const_value(node.inputs[1]), math.log2(ir.get_attr(node, "scale_w")))
+        for node in result.graph.graph
+        if node.op_type == "BatchNorm2dInt" and "scaled" in node.outputs[0].name
+    ]
+    shift = int(math.log2(after / before))
+    for expected, value, factor in zip(
+        np.moveaxis(y * after, 1, 0), np.moveaxis(c.astype(np.int64), 1, 0), factors, strict=True
+    ):
+        upper = np.clip(np.maximum(value, 0) << shift, -128, 127)
+        product = np.minimum(np.maximum(-value, 0), 127) * int(factor)
+        lower = np.floor(product / 2.0 ** (exponent - shift) + 0.5)
+        want = np.clip(upper + np.clip(lower, -128, 127), -128, 127)
+        np.testing.assert_array_equal(expected, want)

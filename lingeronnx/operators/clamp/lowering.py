@@ -9,8 +9,10 @@ LeakyRelu and PRelu are composed of operators that every platform computes corre
 
     y = relu(x) + (-s) * relu(-x)        s: one slope, or one per channel
 
-The result is exact for x >= 0 and rounded once for x < 0. Tensors that are no images are reshaped
-for the scaling per channel. On targets with tables, a single slope becomes a table instead.
+The result is exact for x >= 0 and rounded once for x < 0. If y has a finer scale than x, because
+most of the range of x is negative, a BatchNorm2dInt brings the first term to it on chips, whose
+sums only shift right. Tensors that are no images are reshaped for the scaling per channel. On
+targets with tables, a single slope becomes a table instead.
 """
 
 from __future__ import annotations
@@ -264,9 +266,19 @@ def _make_leaky_relu_function(model: ir.Model, node: ir.Node, target: Target) ->
     return lambda x: np.where(x >= 0, x, slope * x)
 
 
+def _unit_exponent(slopes: np.ndarray) -> int:
+    """Return the largest exponent (log2 of the scale) at which 1 and all slopes fit in 8 bits."""
+    return floor_exponent(127 / max(1.0, float(np.abs(slopes).max(initial=0))))
+
+
 def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return the largest exponent (log2 of the scale) of the output: that of the input."""
-    return exponent(ir.input_name(node))
+    """Return the largest exponent (log2 of the scale) of the output.
+
+    It is the sum of those of the input and of the factors, whose products are only shifted right.
+    """
+    slopes = get_negative_slopes(node)
+    assert slopes is not None
+    return exponent(ir.input_name(node)) + _unit_exponent(slopes)
 
 
 class LeakyRelu(Op):
@@ -274,6 +286,7 @@ class LeakyRelu(Op):
 
     integer_op = integer_ops.ADD
     composition_name = "LeakyRelu (composed)"
+    passes_channel_factors = True
     floats = (("", "LeakyRelu"), ("", "PRelu"))
     may_emit_reshape = True
     scale_constraints = Scaling(
@@ -303,15 +316,32 @@ class LeakyRelu(Op):
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit relu(x) - s relu(-x): Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt; iqAdd.
 
-        They work on [N, C, H, W], with Reshapes around them if the shape is another. The slopes
-        have the width of the input and as many fractional bits as fit the largest.
+        If the target only shifts right and the output has the finer scale, a BatchNorm2dInt by 1
+        comes before the first Relu. They work on [N, C, H, W], with Reshapes around them if the
+        shape is another. The slopes have the width of the input and as many fractional bits as fit
+        the largest.
         """
         slopes = get_negative_slopes(node)
         assert slopes is not None
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         value = emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), x)
         shape = nchw_shape(node) or ()
-        upper = context.emit_intermediate(integer_ops.RELU, node, "upper", [value], {}, shape, x)
+        upper, upper_qparams = value, x
+        if context.target.needs_power_of_two_scales and o.scale > x.scale:
+            upper_qparams = o
+            upper = emit_channel_affine(
+                context,
+                node,
+                "fine",
+                value,
+                input_qparams=x,
+                output_qparams=o,
+                weight_qparams=Affine(2.0 ** _unit_exponent(slopes), x.bits),
+                factors=1.0,
+            )
+        upper = context.emit_intermediate(
+            integer_ops.RELU, node, "upper", [upper], {}, shape, upper_qparams
+        )
         mirrored = emit_channel_affine(
             context,
             node,
@@ -337,5 +367,5 @@ class LeakyRelu(Op):
             weight_qparams=w,
             factors=-slopes,
         )
-        attrs = integer_ops.ADD.make_qparams_attributes(x, o, o)
+        attrs = integer_ops.ADD.make_qparams_attributes(upper_qparams, o, o)
         emit_from_nchw(context, node, integer_ops.ADD, [upper, scaled], attrs)
