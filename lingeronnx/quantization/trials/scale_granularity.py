@@ -4,8 +4,9 @@ A single scale for all channels is too coarse for channels whose weights are sma
 largest: of pointwise layers after depthwise ones, or of channels with folded batch normalization.
 Equalization moves such ranges to the layer before, where it can. And a power-of-two scale leaves up
 to half of the integers unused. So if an output is still far from the float model's, the graph is
-also built with arbitrary scales per channel, and kept if that is clearly better. Settings `mode`
-and `weight_scales` of the user are respected. No chip supports either.
+also built with arbitrary scales per channel, and kept if that is clearly better. If an output is a
+Softmax with too few rows to tell, its input is compared instead. Settings `mode` and
+`weight_scales` of the user are respected. No chip supports either.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
 from ..steps.refinement import refine_weights
 from ..steps.scale_assignment import assign_scales
-from .evidence import Gain, compare_outputs, has_decisive_samples, output_sqnr_levels
+from .evidence import (
+    Gain,
+    can_choose_by_samples,
+    compare_measured_tensors,
+    compare_outputs,
+    has_decisive_samples,
+    output_sqnr_levels,
+)
 from .stage_ablation import StageAblation
 from .trial import Criterion, Proposal, Proposals, run_trial
 
@@ -47,16 +55,18 @@ class FinerGranularity:
         """Return None if the trial applies, else "" (no note).
 
         It applies if the SQNR of an output is below `_MAX_SQNR_DB`, samples can decide
-        (`has_decisive_samples`), a finer setting is left (`_finer_settings`), and there are no
+        (`can_choose_by_samples`), a finer setting is left (`_finer_settings`), and there are no
         overrides, imported scales or given plan.
         """
         prepared = best.prepared
         if not _finer_settings(prepared) or prepared.conf.overrides or prepared.read is not None:
             return ""
-        if best.planned.basis.policy is None or not has_decisive_samples(best):
+        if best.planned.basis.policy is None or not can_choose_by_samples(prepared):
             return ""
-        is_far = min(output_sqnr_levels(best), default=_MAX_SQNR_DB) < _MAX_SQNR_DB
-        return None if is_far else ""
+        levels = [best.fidelity.min_measured_sqnr_db]
+        if has_decisive_samples(best):
+            levels = output_sqnr_levels(best)
+        return None if min(levels, default=_MAX_SQNR_DB) < _MAX_SQNR_DB else ""
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model with all finer settings."""
@@ -64,7 +74,7 @@ class FinerGranularity:
         log.report_progress("finer scales")
         yield Proposal(
             build=lambda: _rebuild(best, settings, log),
-            compare=compare_outputs,
+            compare=compare_outputs if has_decisive_samples(best) else compare_measured_tensors,
             criterion=self.criterion,
             describe=partial(_describe, best.prepared, settings),
         )

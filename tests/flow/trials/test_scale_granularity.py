@@ -82,3 +82,17 @@ def test_what_is_near_stays():
 def test_a_plan_that_is_given_stays(far, usual):
     plan, model = usual.plan, nets.shortcut()
     assert lo.quantize(model, nets.samples(model, 32), platform="generic", plan=plan).plan == plan
+
+
+def test_logits_decide_where_a_softmax_has_too_few_rows(far):
+    """32 samples are too few for probabilities. The logits and the other output are compared."""
+    net = nets.Net(3, 8, 8, seed=5)
+    x = net.node("Relu", net.conv("x", (8, 3, 3, 3)))
+    x = net.node("Flatten", net.node("GlobalAveragePool", x))
+    net.linear(x, (8, 4), out="box")
+    net.node("Softmax", net.linear(x, (8, 4), out="logits"), axis=1, out="p")
+    model = net.graph("box", "p")
+    data = nets.samples(model, 32)
+    found = lo.quantize(model, data, platform="generic")
+    assert told(found)
+    assert not all(q.single and q.power_of_two for q in found.plan.tensors.values())
