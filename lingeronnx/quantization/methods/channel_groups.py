@@ -14,6 +14,7 @@ import numpy as np
 
 from ...ir import float_ops, ir
 from ...operators.lowerings import Op
+from ...operators.scale_constraints import share_no_scales
 from ...operators.selection.integer_op import read_constant_slices
 from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition, quantized_tensors
@@ -36,7 +37,7 @@ class ChannelGroup(NamedTuple):
         Whether the channels of each class may have a factor, bool [classes].
     is_joined
         Whether a Concat, Slice or BatchNormalization is among its nodes, which join tensors of
-        several branches.
+        several branches, or a LeakyRelu or PRelu, whose input has a scale of its own.
     """
 
     tensors: tuple[str, ...]
@@ -76,7 +77,7 @@ def find_channel_groups(partition: Partition) -> list[ChannelGroup]:
     channel_counts: dict[str, int] = {}
     joined: set[str] = set()
     for node, op in partition.integer_nodes:
-        if ir.is_standard_op(node, "Concat", "Slice", "BatchNormalization"):
+        if ir.is_standard_op(node, "Concat", "Slice", "BatchNormalization") or _has_own_scale(op):
             joined.update(quantized_tensors(node, op))
         for value in (*node.inputs, *node.outputs):
             count = _count_channels(value)
@@ -110,6 +111,11 @@ def find_channel_groups(partition: Partition) -> list[ChannelGroup]:
                 )
             )
     return groups
+
+
+def _has_own_scale(op: Op) -> bool:
+    """Whether factors pass through `op`, but its input has another scale than its output."""
+    return op.passes_channel_factors and op.scale_constraints.shared_scales is share_no_scales
 
 
 def _count_channels(value: ir.Value | None) -> int:

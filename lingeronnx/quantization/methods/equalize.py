@@ -46,8 +46,9 @@ _WEIGHTINGS = (
     (0.0, 1.0, 1.0),
 )  # w1, wa, w2
 _MIN_IMPROVEMENT = 0.98  # factors must predict less than this times the noise without them
-#: Of groups that a Concat, Slice or BatchNormalization joins: the prediction knows neither the
-#: shared scale of the branches nor other consumers, so the gain must be very clear (20 dB).
+#: Of groups that a Concat, Slice or BatchNormalization joins, or with a LeakyRelu or PRelu. The
+#: prediction knows neither the shared scale of the branches, nor other consumers, nor the rounding
+#: before a LeakyRelu, so the gain must be very clear (20 dB).
 _JOINED_IMPROVEMENT = 0.01
 _DEAD_CHANNEL_RATIO = 1e-6
 _MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minimum

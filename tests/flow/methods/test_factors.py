@@ -88,6 +88,54 @@ def test_equalize_is_what_saves_an_uneven_net():
     assert got["normal"] > got["fast"] + 8
 
 
+def leaky(slopes, octaves=10, seed=0):
+    """Conv, PRelu, Conv whose channels differ by up to 2^`octaves` in range."""
+    net = Net(3, 10, 10, seed=seed)
+    spread = 2.0 ** net.rng.uniform(-octaves / 2, octaves / 2, 16)
+    first = net.rng.standard_normal((16, 3, 3, 3)) * 0.3 * spread[:, None, None, None]
+    last = net.rng.standard_normal((8, 16, 1, 1)) * 0.3 / spread[None, :, None, None]
+    weights = [net.const(w.astype(np.float32)) for w in (first, last)]
+    c = net.node("Conv", "x", weights[0], out="c")
+    slopes = np.float32(slopes).reshape(-1, 1, 1)
+    net.node("Conv", net.node("PRelu", c, net.const(slopes), out="r"), weights[1], out="y")
+    return net.graph("y")
+
+
+@pytest.mark.parametrize("platform", ("generic", "venus"))
+@pytest.mark.parametrize("slopes", ([0.1], np.linspace(-0.5, 1.5, 16)))
+def test_factors_pass_through_a_leaky_relu(slopes, platform):
+    """Both of its tensors get the same factors, and the integers are far better for it."""
+    graph = leaky(slopes)
+    feed = data(graph)
+    parts = prepared(graph, feed)
+    before = outputs(graph, feed)["y"]
+    found = equalize_channels(parts, [feed])
+    assert np.ptp(np.log2(found["c"])) > 4
+    np.testing.assert_array_equal(found["c"], found["r"])
+    np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
+    got = {}
+    for effort in ("fast", "normal"):
+        result = quantize(
+            leaky(slopes),
+            feed,
+            effort=effort,
+            platform=platform,
+            mode="q-value",
+            weight_scales="tensor",
+        )
+        measure = Agreement()
+        measure.add(before, result.session().run(["y"], feed)[0])
+        got[effort] = measure.sqnr
+    assert got["normal"] > got["fast"] + 8
+
+
+def test_a_leaky_relu_needs_a_clear_gain():
+    """Its input is rounded, which the prediction does not know: small gains do not count."""
+    graph = leaky([0.1], octaves=3)
+    feed = data(graph)
+    assert not equalize_channels(prepared(graph, feed), [feed])
+
+
 def test_dead_channels_keep_factor_one():
     """A channel of zeros is left alone and nothing becomes NaN."""
     graph = uneven(dead=(3, 7))

@@ -189,6 +189,7 @@ class LeakyReluTable(Table):
     """LeakyRelu, and PRelu with one slope, as a table; positive factors pass through."""
 
     floats = (("", "LeakyRelu"), ("", "PRelu"))
+    passes_channel_factors = True
     scale_constraints = replace(TABLE_SCALE_CONSTRAINTS, factor_behavior="passes")
 
 
