@@ -563,6 +563,10 @@ class ChainedRescale:
         """The integer type of the result, that of the second rescale."""
         return self.second.dtype
 
+    def output_bound(self, acc: int) -> int:
+        """Return a bound of |result| for accumulators of magnitude up to `acc`."""
+        return self.second.output_bound(self.first.output_bound(acc))
+
     def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ChainedForm:
         """Return both forms in a chain, exact for accumulators of |acc| <= `bound`.
 

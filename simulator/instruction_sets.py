@@ -57,6 +57,9 @@ class InstructionSet:
         16 bits; "" without one, or where `int8_operands` are as fast.
     permute_intrinsic
         LLVM's intrinsic that selects each 32-bit lane of a vector by an index; "" without one.
+    has_word_lanes
+        Whether functions of 16 bits are computed in lanes of 16 bits, with the instructions of
+        AVX2.
     has_memory_operands
         Whether weights that are used once are operands in memory, which cost no instruction.
     multiplies_even_lanes
@@ -75,6 +78,7 @@ class InstructionSet:
     dot_intrinsics: Mapping[str, str] = field(hash=False)
     permute_intrinsic: str = ""
     byte_intrinsic: str = ""
+    has_word_lanes: bool = False
     has_memory_operands: bool = False
     multiplies_even_lanes: bool = False
     splits_word_products: bool = False
@@ -107,6 +111,7 @@ INSTRUCTION_SETS = (
         "quads",
         {"quads": "llvm.x86.avx512.vpdpbusd.256", "pairs": _PAIRS_256},
         _PERMUTE_256,
+        has_word_lanes=True,
         multiplies_even_lanes=True,
     ),
     InstructionSet(
@@ -132,6 +137,7 @@ INSTRUCTION_SETS = (
         {"pairs": _PAIRS_256},
         _PERMUTE_256,
         "llvm.x86.avx2.pmadd.ub.sw",
+        has_word_lanes=True,
         has_memory_operands=True,
         multiplies_even_lanes=True,
     ),

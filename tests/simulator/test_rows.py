@@ -382,6 +382,45 @@ def test_packed_weights_begin_a_cache_line():
 
 
 @pytest.mark.parametrize("name", HERE)
+def test_lstm_steps_of_all_sums_of_16_bits(name):
+    """Every unit's sums of all gates are its input, of all values; units beside a vector."""
+    units = 40
+    values = np.concatenate([np.arange(-1 << 15, 1 << 15), np.zeros(24)]).astype(np.int16)
+    recurrent, bias = np.zeros((4 * units, units), np.int8), np.zeros((2, 4 * units), np.int64)
+    assert_lstm_has_lanes_of_16_bits(name, values.reshape(-1, 1, units), recurrent, bias)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("largest", [40, 1000, 1 << 15])
+def test_lstm_cells_that_start_at_0_have_lanes_of_16_bits(name, largest):
+    """Long sequences of any gate sums, in which cells reach their limits; an odd number of units."""
+    rng, units = np.random.default_rng(3), 21
+    x = rng.normal(0, largest, (35, 40, units)).clip(-1 << 15, (1 << 15) - 1).astype(np.int16)
+    x[:5] = np.abs(x[:5])
+    bias = np.zeros((2, 4 * units), np.int64)
+    bias[0, units : 2 * units] = 1 << 14  # the cell is kept
+    assert_lstm_has_lanes_of_16_bits(name, x, integers(rng, (4 * units, units)), bias)
+
+
+def assert_lstm_has_lanes_of_16_bits(name, x, recurrent, bias):
+    """Compare states and final cells of a layer with scalar code; its inputs are its gate sums."""
+    units = x.shape[2]
+    weight, to = np.tile(np.eye(units, dtype=np.int8), (4, 1)), Rescale.from_shift(0, 32)
+    out = Lstm.make_output_rescale("q11", 128.0, 8)
+    options = {"arithmetic": "q11", "table": "venus"}
+    for output in (0, 2):
+        kernel = Lstm(weight, recurrent, *bias, to, to, out, output_indices=(output,), **options)
+        with simd(name):
+            is_short = get_instruction_set().has_word_lanes
+            assert (kernel.make_cell(1 << 15).sigmoid.size < 80) is is_short
+            assert kernel.make_cell().sigmoid.size > 80  # any inputs may exceed 32 bits
+            got = run(kernel, x, threads=1)
+        with simd(False):
+            want = run(kernel, x, threads=1)
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize(
     ("arithmetic", "table"),
     [("q27", "arcs"), ("wide", "arcs"), ("q11", "venus"), ("q15", "venus"), ("q15_wide", "venus")],

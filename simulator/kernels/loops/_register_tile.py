@@ -818,10 +818,41 @@ class TileIrWriter:
         return ir.Constant(ir.VectorType(kind, self.target.lanes), [value] * self.target.lanes)
 
     def add_saturated(self, x: Any, y: Any) -> Any:
-        """Emit x + y of vectors of 32-bit lanes, saturated to 32 bits; return it."""
-        name = f"llvm.sadd.sat.v{self.target.lanes}i32"
-        add = self._declare_intrinsic(name, self.vector, [self.vector, self.vector])
-        return self.b.call(add, [x, y])
+        """Emit x + y of vectors of signed integers, saturated to their width; return it."""
+        kind = x.type
+        name = f"llvm.sadd.sat.v{kind.count}i{kind.element.width}"
+        return self.b.call(self._declare_intrinsic(name, kind, [kind, kind]), [x, y])
+
+    def multiply_upper_words(self, x: Any, y: Any) -> Any:
+        """Emit x * y >> 16 of vectors of 16-bit lanes; return it."""
+        return self._call_avx2("pmulh.w", x.type, x, y)
+
+    def permute_bytes(self, values: Any, control: Any) -> Any:
+        """Emit the bytes of `values` at indices `control`, 16 by 16; return vectors of words."""
+        kind = ir.VectorType(_BYTE, 4 * self.target.lanes)
+        values, control = (self.b.bitcast(v, kind) for v in (values, control))
+        permuted = self._call_avx2("pshuf.b", kind, values, control)
+        return self.b.bitcast(permuted, ir.VectorType(_WORD, 2 * self.target.lanes))
+
+    def pack_words(self, x: Any, y: Any) -> Any:
+        """Emit two int32 vectors saturated to 16 bits; return them, in turn by four lanes."""
+        return self._call_avx2("packssdw", ir.VectorType(_WORD, 2 * self.target.lanes), x, y)
+
+    def add_word_products(self, x: tuple[Any, Any], y: tuple[Any, Any]) -> list[Any]:
+        """Emit x[0] * y[0] + x[1] * y[1] of vectors of `pack_words`; return two int32 vectors."""
+        sums = []
+        for first in (0, 4):
+            order = [first + i % 4 + i // 4 * 8 for i in range(8)]  # the inverse of `pack_words`
+            lanes = list(chain.from_iterable((i, i + 16) for i in order))
+            indices = ir.Constant(ir.VectorType(DWORD, len(lanes)), lanes)
+            operands = [self.b.shuffle_vector(*pair, indices) for pair in (x, y)]
+            sums.append(self._call_avx2("pmadd.wd", self.vector, *operands))
+        return sums
+
+    def _call_avx2(self, name: str, result: Any, x: Any, y: Any) -> Any:
+        """Emit the call of an intrinsic of AVX2 with two operands; return its result."""
+        call = self._declare_intrinsic(f"llvm.x86.avx2.{name}", result, [x.type, y.type])
+        return self.b.call(call, [x, y])
 
     def round_shift_right(self, value: Any, shift: int) -> Any:
         """Emit value >> shift, rounded half up, without leaving the lanes' width; return it."""
@@ -830,6 +861,18 @@ class TileIrWriter:
         kind = value.type.element
         one, before = self.constant(1, kind), self.constant(shift - 1, kind)
         return self.b.ashr(self.b.add(self.b.ashr(value, before), one), one)
+
+    def round_half_up(self, value: Any, shift: int) -> Any:
+        """Emit (value + half) >> shift for int32 vectors, where the sum fits; return it."""
+        return self.b.ashr(self.b.add(value, self.constant(1 << (shift - 1))), self.constant(shift))
+
+    def narrow_lanes(self, value: Any) -> Any:
+        """Emit the lower words of a splat of 32-bit lanes, in twice as many lanes; return them."""
+        words = ir.VectorType(_WORD, 2 * self.target.lanes)
+        order = ir.Constant(ir.VectorType(DWORD, words.count), [0] * words.count)
+        return self.b.shuffle_vector(
+            self.b.bitcast(value, words), self.b.bitcast(value, words), order
+        )
 
     def add_offset(self, address: Any, offset: int) -> Any:
         """Emit address + offset, a constant number of bytes; `address` itself for offset 0."""

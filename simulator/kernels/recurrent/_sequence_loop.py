@@ -19,6 +19,7 @@ import numpy as np
 from simulator._jit import jit, register_inline
 from simulator.fixed_point import saturate
 from simulator.kernel import Array, RunFunction, TensorSpec
+from simulator.kernels.loops._common import max_magnitude
 from simulator.kernels.loops._conv_simd import run_record
 from simulator.kernels.loops._view import view_as
 from simulator.kernels.recurrent.layer import RecurrentKernel, compute_gate_sums
@@ -274,12 +275,12 @@ class CompiledRecurrentKernel(RecurrentKernel):
         """
         return False
 
-    def make_cell(self) -> Any:
+    def make_cell(self, largest_input: int = 1 << 31) -> Any:
         """Return the arithmetic of a step, a named tuple of constants and scratch memory.
 
-        This base raises NotImplementedError; subclasses define it. The scratch memory is for
-        `_SAMPLES_PER_GROUP` samples. The static method `rule` of the tuple returns the jitted
-        function of a step, with arguments (tuple, `SequenceMemory`).
+        Inputs are |x| <= `largest_input`. This base raises NotImplementedError; subclasses define
+        it. The scratch memory is for `_SAMPLES_PER_GROUP` samples. The static method `rule` of the
+        tuple returns the jitted function of a step, with arguments (tuple, `SequenceMemory`).
         """
         raise NotImplementedError
 
@@ -315,7 +316,10 @@ class CompiledRecurrentKernel(RecurrentKernel):
             Scratch(_ROWS_PER_PRODUCT * len(self.bias_x), np.int32),
         )
         weights, time_first = self.make_input_sums(x.dtype).arguments(), self.time_axis == 0
-        cell, input_scratch = self.make_cell(), Scratch(_ROWS_PER_PRODUCT * x.shape[2], x.dtype)
+        cell, input_scratch = (
+            self.make_cell(max_magnitude(x.dtype)),
+            Scratch(_ROWS_PER_PRODUCT * x.shape[2], x.dtype),
+        )
         step = NestedLoop(NativeLoop(cell.rule(), (cell, memory)))
         inputs = (InputRef(0), time_first, weights, step, units, input_scratch, *initial.values())
         options = (bool(self.is_forward), self.packs_cells)

@@ -23,7 +23,7 @@ from simulator.kernels.recurrent._sequence_loop import (
     view_lines,
 )
 from simulator.kernels.recurrent.layer import compute_gate_sums
-from simulator.piecewise import load_piecewise
+from simulator.piecewise import Piecewise, load_piecewise
 
 __all__ = ["VectorCell", "make_vector_cell"]
 
@@ -80,6 +80,7 @@ def make_vector_cell(
     table: str,
     curves: Sequence[tuple[int, int]],
     forms: Sequence[RescaleForm],
+    pack: Callable[[Piecewise, int, int], tuple[Any, np.ndarray] | None] = pack_curve,
 ) -> VectorCell | None:
     """Return the constants of a step in machine code; None if it does not support the layer.
 
@@ -98,13 +99,15 @@ def make_vector_cell(
         Width of the table's values and right shift after the table, of sigmoid and tanh.
     forms
         Rescales with results of at most 32 bits; the stages of all follow each other.
+    pack
+        Function that returns kind and table of a function for `write_ir`, or None.
     """
     instructions = _conv_simd.active_instruction_set()
     if instructions is None:
         return None
     functions = zip(("sigmoid", "tanh"), curves, strict=True)
     sigmoid, tanh = (
-        pack_curve(load_piecewise(name, table), bits, after) for name, (bits, after) in functions
+        pack(load_piecewise(name, table), bits, after) for name, (bits, after) in functions
     )
     stages: tuple[str, ...] = ()
     stage_values: list[np.ndarray] = []

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from llvmlite import ir
+
 from simulator.instruction_sets import InstructionSet
+from simulator.kernels.loops._register_tile import INDEX
+from simulator.kernels.loops._short_curve import ShortCurveEmitter, ShortCurveKind
 from simulator.kernels.loops._vector_curve import CurveKind
 from simulator.kernels.recurrent._vector_step import StepEmitter
 
-__all__ = ["write_lstm_ir"]
+__all__ = ["write_lstm_ir", "write_short_lstm_ir"]
 
 _GATES = 4
 
@@ -49,6 +53,89 @@ def write_lstm_ir(
         Module whose function is `_register_tile.FUNCTION_NAME`.
     """
     return _LstmStep(instructions, arithmetic, sigmoid, tanh, form, bits).emit()
+
+
+def write_short_lstm_ir(
+    instructions: InstructionSet,
+    arithmetic: str,
+    sigmoid: ShortCurveKind,
+    tanh: ShortCurveKind,
+    form: tuple[str, ...],
+    bits: int,
+) -> str:
+    """Write the LLVM module of an LSTM step of `arithmetic` "q11" in lanes of 16 bits.
+
+    The other arguments are those of `write_lstm_ir`, the form is "shift". Cells have 16 bits, the
+    gate sums of inputs and states fit 32 bits together, and o * tanh(c) plus the form's half fits
+    16.
+    """
+    assert arithmetic == "q11"
+    assert (form, bits) == (("shift",), 8)
+    return _ShortLstmStep(instructions, sigmoid, tanh, form, bits).emit()
+
+
+class _ShortLstmStep(StepEmitter):
+    """Emits the step of "q11" in lanes of 16 bits.
+
+    Vectors of 16-bit lanes have four lanes of either half of the units in turn, see
+    `TileIrWriter.pack_words`; those of 32-bit lanes are the two halves.
+    """
+
+    curve_emitter = ShortCurveEmitter
+    vectors = 2
+
+    def emit_units(self, first: Any, unit: Any) -> None:
+        """Emit two vectors of units from index `unit` on; see `_LstmStep.emit_units`.
+
+        f is at most 127, so that the cell keeps within 16 bits.
+        """
+        writer, b, a = self.writer, self.writer.b, self.writer.arguments
+        lanes = ir.Constant(INDEX, writer.target.lanes)
+        sums = []
+        for start in self.list_gate_starts(first, unit, _GATES):
+            halves = []
+            for index in (start, b.add(start, lanes)):
+                terms = [self.load_sum(name, index) for name in ("input_sums", "state_sums")]
+                halves.append(b.add(*terms))
+            sums.append(writer.pack_words(*halves))
+        i, f, o = (self.sigmoid(sums[gate]) for gate in (0, 1, 3))
+        g = self.tanh(sums[2])
+        index, remaining = b.add(first, unit), b.sub(a["units"], unit)
+        indices = index, b.add(index, lanes)
+        cell = writer.pack_words(*(self.load_sum("cells", position) for position in indices))
+        totals = writer.add_word_products((f, i), (cell, g))
+        for position, total, count in zip(
+            indices, totals, (remaining, b.sub(remaining, lanes)), strict=True
+        ):
+            self.store_units(writer.round_half_up(total, 7), "cells", position, count)
+        inner = writer.pack_words(*(writer.round_half_up(total, 3) for total in totals))
+        product = b.mul(o, self.tanh(inner))
+        self._store_states(product, index, remaining)
+
+    def _store_states(self, product: Any, index: Any, remaining: Any) -> None:
+        """Emit the rescale of o * tanh(c), and the stores of `remaining` states from `index` on."""
+        writer, b, lanes = self.writer, self.writer.b, self.writer.target.lanes
+        half, shift, low, high = (
+            writer.narrow_lanes(self.form[0][name]) for name in ("half", "shift", "low", "high")
+        )
+        states = writer.clamp(b.ashr(b.add(product, half), shift), low, high)
+        order = [lane // 4 % 2 * 8 + lane // 8 * 4 + lane % 4 for lane in range(2 * lanes)]
+        places = ir.VectorType(ir.IntType(32), 2 * lanes)
+        states = b.shuffle_vector(states, states, ir.Constant(places, order))
+        states = b.trunc(states, ir.VectorType(ir.IntType(8), 2 * lanes))
+        address = writer.element_address(writer.arguments["states"], index, 1)
+        is_full = b.icmp_signed(">=", remaining, ir.Constant(INDEX, 2 * lanes))
+        with b.if_else(is_full, likely=True) as (full, partial):
+            with full:
+                b.store(states, b.inttoptr(address, states.type.as_pointer())).align = 1
+            with partial:
+                for first in (0, lanes):
+                    chosen = list(range(first, first + lanes))
+                    part_places = ir.VectorType(ir.IntType(32), lanes)
+                    part = b.shuffle_vector(states, states, ir.Constant(part_places, chosen))
+                    offset = ir.Constant(INDEX, first)
+                    position, count = b.add(index, offset), b.sub(remaining, offset)
+                    self.store_units(part, "states", position, count)
 
 
 class _LstmStep(StepEmitter):

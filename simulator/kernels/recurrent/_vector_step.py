@@ -16,12 +16,13 @@ Must not know: records, layers.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from llvmlite import ir
 
 from simulator.instruction_sets import InstructionSet
 from simulator.kernels.loops._register_tile import DWORD, INDEX, TileIrWriter, TileShape
+from simulator.kernels.loops._short_curve import ShortCurveKind
 from simulator.kernels.loops._vector_curve import CurveEmitter, CurveKind
 
 __all__ = ["ARGUMENTS", "StepEmitter"]
@@ -46,6 +47,9 @@ class StepEmitter:
 
     Up to one vector is read after the end of a row of sums or states.
 
+    Class attribute `curve_emitter` is the class of the functions' emitters, `vectors` the number of
+    vectors of 32-bit lanes that `emit_units` computes.
+
     Attributes
     ----------
     writer
@@ -56,11 +60,14 @@ class StepEmitter:
         Values of the stages of the rescales, see `TileIrWriter.load_form`.
     """
 
+    curve_emitter: ClassVar[Any] = CurveEmitter
+    vectors: ClassVar[int] = 1
+
     def __init__(
         self,
         instructions: InstructionSet,
-        sigmoid: CurveKind,
-        tanh: CurveKind,
+        sigmoid: CurveKind | ShortCurveKind,
+        tanh: CurveKind | ShortCurveKind,
         stages: tuple[str, ...],
         bits: int,
     ) -> None:
@@ -70,8 +77,9 @@ class StepEmitter:
         """
         shape = TileShape("pairs", False, 1, 1, stages, bits)
         self.writer = TileIrWriter(instructions, ARGUMENTS, shape)
-        self.sigmoid = CurveEmitter(self.writer, self.writer.arguments["sigmoid"], sigmoid)
-        self.tanh = CurveEmitter(self.writer, self.writer.arguments["tanh"], tanh)
+        arguments = self.writer.arguments
+        self.sigmoid = self.curve_emitter(self.writer, arguments["sigmoid"], sigmoid)
+        self.tanh = self.curve_emitter(self.writer, arguments["tanh"], tanh)
         self.form = self.writer.load_form()
 
     def emit(self) -> str:
@@ -81,7 +89,7 @@ class StepEmitter:
             length = writer.load(writer.element_address(a["lengths"], sample, 8), INDEX)
             with b.if_then(b.icmp_signed("<", a["step"], length), likely=True):
                 first = b.mul(sample, a["units"])
-                with writer.loop(a["units"], writer.target.lanes) as unit:
+                with writer.loop(a["units"], self.vectors * writer.target.lanes) as unit:
                     self.emit_units(first, unit)
         b.ret_void()
         return str(writer.module)

@@ -134,11 +134,12 @@ class ExecutorGru(CompiledRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def make_cell(self) -> _ExecutorCell | VectorCell:
+    def make_cell(self, largest_input: int = 1 << 31) -> _ExecutorCell | VectorCell:
         """Return the constants of a GRU step of the executor, and scratch memory for a group.
 
         A `VectorCell` where there is an instruction set that computes the tables and the output
-        form of this layer.
+        form of this layer. `largest_input` is not
+        used.
         """
         out = self.rescale_o.compile_for_bound(1 << 16)
         arithmetic = ExecutorArithmetic(self.uses_state_sums)
@@ -281,11 +282,12 @@ class Gru(CompiledRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def make_cell(self) -> _DefinedCell | VectorCell:
+    def make_cell(self, largest_input: int = 1 << 31) -> _DefinedCell | VectorCell:
         """Return the constants of a GRU step as defined, and scratch memory per sample of a group.
 
         A `VectorCell` if r multiplies the sums of n, h - n fits 32 bits, and there is an
         instruction set that computes the tables, the shift of the sums and the rescale of n.
+        `largest_input` is not used.
         """
         candidate_rescale = (
             self.rescale_o if self.saturates_candidate else replace(self.rescale_o, bits=32)
@@ -419,11 +421,12 @@ class CandidateGru(CompiledRecurrentKernel):
 
     gates: ClassVar[int] = 3
 
-    def make_cell(self) -> _CandidateCell | VectorCell:
+    def make_cell(self, largest_input: int = 1 << 31) -> _CandidateCell | VectorCell:
         """Return the constants of a step, and scratch memory per sample of a group.
 
         A `VectorCell` where there is an instruction set that computes the tables and the rescales,
-        and z * (n - h) fits 32 bits.
+        and z * (n - h) fits 32 bits. `largest_input` is not
+        used.
         """
         candidate_rescale = replace(self.rescale_o, bits=32)
         candidate = candidate_rescale.compile_for_bound(1 << 15)

@@ -341,6 +341,15 @@ class RecurrentKernel(Kernel):
         """
         raise NotImplementedError
 
+    def bound_gate_sums(self, largest_input: int) -> int:
+        """Return a bound of the magnitude of a gate sum of inputs plus one of states.
+
+        Inputs are |x| <= `largest_input`.
+        """
+        inputs = bound_accumulators(self.weight_x, self.bias_x, largest_input)
+        states = bound_accumulators(self.weight_h, self.bias_h, max_magnitude(self.rescale_o.dtype))
+        return self.rescale_x.output_bound(inputs) + self.rescale_h.output_bound(states)
+
     def make_input_sums(self, kind: np.dtype) -> GateSums:
         """Return the packed weights and biases of the inputs' gate sums, for inputs of `kind`."""
         return GateSums(self.weight_x, self.bias_x, kind, max_magnitude(kind), self.rescale_x)
@@ -357,6 +366,12 @@ class RecurrentKernel(Kernel):
         )
 
 
+def bound_accumulators(weight: np.ndarray, bias: np.ndarray, largest: int) -> int:
+    """Return a bound of |W x + b| for weight [O, I], bias [O] and inputs of |x| <= `largest`."""
+    wide = np.abs(weight.astype(np.int64)).sum(axis=1) * largest + np.abs(bias.astype(np.int64))
+    return int(wide.max(initial=0))
+
+
 def prepare_gate_weights(
     weight: np.ndarray, bias: np.ndarray, largest: int, rescale: Rescale | ChainedRescale
 ) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
@@ -365,7 +380,6 @@ def prepare_gate_weights(
     Returns it with the bias [O] in the accumulator's type, int32 or int64, and the rescale form
     that is exact for such sums.
     """
-    wide = np.abs(weight.astype(np.int64)).sum(axis=1) * largest + np.abs(bias.astype(np.int64))
-    bound = int(wide.max(initial=0))
+    bound = bound_accumulators(weight, bias, largest)
     kind = np.int32 if bound < 1 << 31 else np.int64
     return np.ascontiguousarray(weight.T), bias.astype(kind), rescale.compile_for_bound(bound)

@@ -30,8 +30,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from simulator._jit import jit, register_inline
-from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, round_shift_right, saturate
+from simulator.fixed_point import (
+    Rescale,
+    RescaleForm,
+    ShiftForm,
+    apply_rescale,
+    round_shift_right,
+    saturate,
+)
 from simulator.kernel import TensorSpec
+from simulator.kernels.loops._conv_simd import active_instruction_set
+from simulator.kernels.loops._short_curve import pack_short_curve
 from simulator.kernels.loops._vector_curve import (
     Curve,
     evaluate_curve_rows,
@@ -45,7 +54,7 @@ from simulator.kernels.recurrent._sequence_loop import (
     view_lines,
 )
 from simulator.kernels.recurrent._vector_cell import make_vector_cell
-from simulator.kernels.recurrent._vector_lstm import write_lstm_ir
+from simulator.kernels.recurrent._vector_lstm import write_lstm_ir, write_short_lstm_ir
 from simulator.kernels.recurrent.layer import compute_gate_sums
 from simulator.piecewise import load_piecewise
 
@@ -274,7 +283,7 @@ class Lstm(CompiledRecurrentKernel):
         """Whether output cells are packed int16, as "q11" and "q15" have them."""
         return self.arithmetic in ("q11", "q15")
 
-    def make_cell(self) -> Any:
+    def make_cell(self, largest_input: int = 1 << 31) -> Any:
         """Return the constants of an LSTM step, and scratch memory per sample of a group.
 
         A `VectorCell` where there is an instruction set that computes the tables and the output
@@ -284,10 +293,31 @@ class Lstm(CompiledRecurrentKernel):
         # |o * tanh(c)| <= 1, which is 2^14 in Q14 and 2^30 in Q30
         bound = 1 << self.fraction_bits[self.arithmetic][1]
         form = self.rescale_o.compile_for_bound(bound)
+        if self._fits_short_lanes(form, largest_input):
+            short_cell = make_vector_cell(
+                self, write_short_lstm_ir, "q11", self.table, [(8, 0)] * 2, [form], pack_short_curve
+            )
+            if short_cell is not None:
+                return short_cell
         vector_cell = make_vector_cell(
             self, write_lstm_ir, self.arithmetic, self.table, [(bits, after)] * 2, [form]
         )
         return vector_cell or self._make_scalar_cell()
+
+    def _fits_short_lanes(self, form: RescaleForm, largest_input: int) -> bool:
+        """Whether `write_short_lstm_ir` computes this layer, whose rescale of the state is `form`.
+
+        Inputs are |x| <= `largest_input`. Cells that start at 0 have 16 bits, as f is below 1.
+        """
+        instructions = active_instruction_set()
+        if self.arithmetic != "q11" or instructions is None or not instructions.has_word_lanes:
+            return False
+        if "c" in self.state_inputs or "c" in self.constant_states:
+            return False
+        if not isinstance(form, ShiftForm) or not 0 <= form.half < 1 << 14 or form.shift > 15:
+            return False
+        has_int8_states = bool(self.rescale_o.dtype == np.int8)
+        return has_int8_states and self.bound_gate_sums(largest_input) < 1 << 31
 
     def _make_scalar_cell(self) -> _Q27Cell | _Q11Cell | _Q15Cell:
         """Return the constants of a step in scalar code, and its scratch memory.
