@@ -59,6 +59,7 @@ def _matmul_simd(
     code: int,
     packed: _conv_simd.PackedConv,
     g: _conv_simd.WindowGeometry,
+    spread: _conv_simd.InterleavePlan,
     late: RescaleForm | None,
     line: Array,
     padded: Array,
@@ -119,7 +120,7 @@ def _matmul_simd(
             view_as(x[b % len(x)], (1, rows, 1, inner)),
             view_as(out[b], (1, rows, 1, columns)),
         )
-        _conv_simd.convolve(source, packed, g, None, late, line, padded, sums, target)
+        _conv_simd.convolve(source, packed, g, spread, late, line, padded, sums, target)
 
 
 def _make_simd_arguments(
@@ -136,7 +137,9 @@ def _make_simd_arguments(
     build = _conv_simd.pack_convolution(
         instructions, placeholder_weight, bias, SlidingWindow((1, 1)), pixels, form, out.dtype
     )
-    _, packed, geometry, _, late, line, padded, sums, _ = build(InputRef(0), OutputRef(0)).arguments
+    _, packed, geometry, spread, late, line, padded, sums, _ = build(
+        InputRef(0), OutputRef(0)
+    ).arguments
     code = _llvm.get_function_address(
         _register_tile.write_interleave_ir,
         (instructions, "pairs", 8 * specs[1].dtype.itemsize),
@@ -145,7 +148,7 @@ def _make_simd_arguments(
     )
     pair = Scratch(2 * (columns + 64), specs[1].dtype)
     weight = Scratch(packed.weight.size + 64, np.int32)
-    return code, packed, geometry, late, line, padded, sums, pair, weight
+    return code, packed, geometry, spread, late, line, padded, sums, pair, weight
 
 
 @dataclass(frozen=True, eq=False)

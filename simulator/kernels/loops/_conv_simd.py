@@ -21,7 +21,7 @@ many taps sums of products of bytes that are not negative stay within 16.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,6 @@ from simulator.instruction_sets import InstructionSet, get_instruction_set
 from simulator.kernel import Array, TensorSpec
 from simulator.kernels.loops import _register_tile
 from simulator.kernels.loops._common import SlidingWindow, image_size
-from simulator.kernels.loops._copy import fill_flat
 from simulator.kernels.loops._view import view_as
 from simulator.native import InputRef, NativeLoop, OutputRef, Scratch
 
@@ -63,6 +62,7 @@ _numba_intrinsic: Any = intrinsic  # a call leaves out the first argument, the t
 #: Budget for the padded image, so that it stays in a core's cache.
 _BAND_BYTES = 64 * 1024
 _MAX_BAND_PIXELS = 2048
+_SPARE_BYTES = 512  # that vector code may access after the end of padded rows
 _MAX_UNROLLED_TAPS = 10  # of a depthwise convolution
 _CACHE_LINE_BYTES = 64
 #: Element type of the operands and the value of a zero in it.
@@ -101,12 +101,13 @@ class WindowGeometry(NamedTuple):
     band: int  # rows of the output that are computed at a time
     taps: int
     row_pixels: int  # pixels of a row that the tile counts
-    padding_value: int  # value of a zero in the operand type
+    operand_bytes: int
+    copy: int  # address of the function of `_register_tile.write_row_copy_ir`
     reads_input: bool  # whether operands are read from the input itself, not from a padded copy
 
 
 class InterleavePlan(NamedTuple):
-    """How a padded row is interleaved for depthwise convolutions."""
+    """How a padded row is interleaved for depthwise convolutions; no dwords for others."""
 
     code: int  # address of the function of `_register_tile.write_interleave_ir`
     dwords: int  # per pixel and channel
@@ -246,13 +247,10 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     stages, form_values = tile_form or ((), np.zeros((0, 6), np.int64))
     paired = 1  # pixels that share their dwords
     firsts = np.arange(out_columns) * window.strides[1]
-    spread = None
+    spread = InterleavePlan(0, 0, per_dword, kw, 1, 0, 0, 0)
     if depthwise:
-        code = _llvm.get_function_address(
-            _register_tile.write_interleave_ir,
-            (instructions, operands, 8 * x.dtype.itemsize),
-            _register_tile.FUNCTION_NAME,
-            instructions.features,
+        code = _get_code(
+            instructions, _register_tile.write_interleave_ir, operands, 8 * x.dtype.itemsize
         )
         has_unit_columns = window.strides[1] == window.dilations[1] == 1
         if stages and out_columns > 1 and kw % per_dword and has_unit_columns:
@@ -271,9 +269,14 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
             int(firsts[-1]),
         )
 
+    # the rows of a depthwise convolution are padded before they are interleaved
+    row_operands = operands if not depthwise else "signed" if x.dtype == np.int8 else "pairs"
+    copy = _get_code(
+        instructions, _register_tile.write_row_copy_ir, row_operands, 8 * x.dtype.itemsize
+    )
     # bytes of one row and of one pixel of the padded image
     line, pixel = columns * channels * group * size, channels * group * size
-    if spread is not None:
+    if depthwise:
         line, pixel = spread.columns * spread.dwords * outputs * 4, outputs * 4
     reach = window.dilations[0] * (kh - 1) + 1
     band = 1
@@ -306,12 +309,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     shape = _register_tile.TileShape(
         operands, depthwise, p, v, stages, output_bits, tap_window, paired, unrolled_taps
     )
-    tile = _llvm.get_function_address(
-        _register_tile.write_tile_ir,
-        (instructions, shape),
-        _register_tile.FUNCTION_NAME,
-        instructions.features,
-    )
+    tile = _get_code(instructions, _register_tile.write_tile_ir, shape)
 
     padded_weight = np.zeros(
         (group, blocks * lanes, *by_tap.shape[1:]), kind if kind != np.uint8 else np.int8
@@ -324,7 +322,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
     biases[:, :group_outputs] = (bias - excess).reshape(group, group_outputs)
 
     row_offsets = np.arange(band) * window.strides[0] * line
-    column_offsets = (firsts if spread is None else np.arange(len(firsts))) * pixel
+    column_offsets = (np.arange(len(firsts)) if depthwise else firsts) * pixel
     table = _make_pixel_table(row_offsets, column_offsets, p)
     places = np.zeros(1, np.int32)
     if paired == 2:
@@ -344,7 +342,8 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         band=band,
         taps=len(taps),
         row_pixels=len(firsts),
-        padding_value=zero,
+        operand_bytes=size,
+        copy=copy,
         reads_input=reads_input,
     )
     constants = PackedConv(
@@ -356,14 +355,14 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         form_values.reshape(-1),
         places,
     )
-    band_elements = ((band - 1) * window.strides[0] + reach) * line // size + 256
+    band_bytes = ((band - 1) * window.strides[0] + reach) * line + _SPARE_BYTES
     deferred_form = None if stages else form
     sum_count = 1 if deferred_form is None else p * -(-band * out_columns // p) * lanes
     sums = Scratch(sum_count, np.int32)
-    padded_line = Scratch(columns * outputs + 256 if depthwise else 1, x.dtype)
-    padded = Scratch(1 if reads_input else band_elements, kind)
-    if depthwise:
-        padded = Scratch(band_elements * size // 4, np.int32)
+    padded_line = Scratch(
+        columns * outputs * x.dtype.itemsize + _SPARE_BYTES if depthwise else 1, np.int8
+    )
+    padded = Scratch(1 if reads_input else band_bytes, np.int8)
 
     def make_loop(source: InputRef, target: OutputRef) -> NativeLoop:
         """Return the loop from `source` to `target`.
@@ -377,6 +376,16 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         return NativeLoop(convolve, (source, *plan, padded_line, padded, sums, target))
 
     return make_loop
+
+
+def _get_code(instructions: InstructionSet, write_ir: Callable[..., str], *arguments: Any) -> int:
+    """Return the address of the function of the module write_ir(instructions, *arguments)."""
+    return _llvm.get_function_address(
+        write_ir,
+        (instructions, *arguments),
+        _register_tile.FUNCTION_NAME,
+        instructions.features,
+    )
 
 
 def _make_pixel_table(rows: np.ndarray, columns: np.ndarray, p: int) -> np.ndarray:
@@ -432,16 +441,15 @@ def _tap_byte_offsets(
     window: SlidingWindow,
     line: int,
     pixel: int,
-    spread: InterleavePlan | None,
+    spread: InterleavePlan,
 ) -> np.ndarray:
     """Return the byte offset of every dword of a window in the padded image, int32.
 
     `counts` are (contiguous runs in a window, dwords per run), `line` and `pixel` the bytes of a
-    row and of a pixel in the padded image. `spread` is the plan of a depthwise convolution, else
-    None.
+    row and of a pixel in the padded image. `spread` is the plan of a depthwise convolution.
     """
     runs, dwords = counts
-    if spread is not None:
+    if spread.dwords:
         starts = np.arange(runs) * window.dilations[0] * line
         dword_offsets = np.arange(dwords) * (line // dwords)
     else:
@@ -502,45 +510,31 @@ def _overload_run_record(words: Any) -> Any:
 
 
 @jit
-def _copy_xor(x: Array, flip: int, out: Array) -> None:
-    """Copy flat integers x, each XOR `flip`, to flat out."""
-    for i in range(out.size):
-        out[i] = x[i] ^ flip
-
-
-@jit
 def _copy_padded_rows(
-    x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array
+    x: Array, n: int, first: int, rows: int, g: WindowGeometry, target: int
 ) -> None:
-    """Copy `rows` rows from row `first` on of padded image n of x [N, H, W, C] to flat `padded`.
+    """Copy `rows` rows from row `first` on of padded image n of x [N, H, W, C] to address `target`.
 
-    Elements outside the image are g.padding_value. If that is not 0, elements of x become unsigned
-    (the sign bit is flipped). x : int8 or int16. padded : uint8, int8 or int16, written. A row has
-    g.columns pixels.
+    A row has g.columns pixels of operands; elements outside the image are zeros. x : int8 or int16.
     """
     _, height, width, channels = x.shape
-    flip = -128 if g.padding_value else 0
-    size, flat, base = width * channels, view_as(x, (x.size,)), n * height * width * channels
+    size = width * channels
+    base = array_address(x) + n * height * size * x.itemsize
     if g.columns == width:  # without padding left and right the image rows are contiguous
         begin, end = min(max(g.top - first, 0), rows), min(max(g.top + height - first, 0), rows)
-        fill_flat(padded[: begin * size], g.padding_value)
-        start = base + (first + begin - g.top) * size
-        image_rows = flat[start : start + (end - begin) * size]
-        _copy_xor(image_rows, flip, padded[begin * size : end * size])
-        fill_flat(padded[end * size : rows * size], g.padding_value)
+        source = base + (first + begin - g.top) * size * x.itemsize
+        counts = begin * size, (end - begin) * size, (rows - end) * size
+        call_code(g.copy, (source, target, counts[0], counts[1], counts[2]))
         return
     line, left = g.columns * channels, g.left * channels
     for r in range(rows):
         y = first + r - g.top
-        target = padded[r * line : (r + 1) * line]
         if 0 <= y < height:
-            fill_flat(target[:left], g.padding_value)
-            _copy_xor(
-                flat[base + y * size : base + (y + 1) * size], flip, target[left : left + size]
-            )
-            fill_flat(target[left + size :], g.padding_value)
+            source = base + y * size * x.itemsize
+            call_code(g.copy, (source, target, left, size, line - left - size))
         else:
-            fill_flat(target, g.padding_value)
+            call_code(g.copy, (base, target, line, 0, 0))
+        target += line * g.operand_bytes
 
 
 @jit
@@ -551,43 +545,41 @@ def _interleave_rows(
     rows: int,
     g: WindowGeometry,
     s: InterleavePlan,
-    line: Array,
-    padded: Array,
+    line: int,
+    target: int,
 ) -> None:
-    """Interleave `rows` rows from row `first` on of padded image n of x into dwords of `padded`.
+    """Interleave `rows` rows from row `first` on of padded image n of x into dwords at `target`.
 
     A dword holds an element and its 1 or 3 neighbours, `s.dilation` columns apart, for depthwise
     kernels of `s.kernel` columns; the dwords are [row, dword, column, C]. x : int8 or int16 [N, H,
-    W, C]; elements outside the image are 0. padded : int32, flat, written. line : scratch memory
-    for a padded row, of the type of x.
+    W, C]; elements outside the image are 0. line : address of scratch memory for a padded row.
     """
     _, height, width, channels = x.shape
-    size, flat, base = width * channels, view_as(x, (x.size,)), n * height * width * channels
-    step, source = s.dilation * channels * x.itemsize, array_address(line)
-    target, size_bytes = array_address(padded), channels * x.itemsize
+    pixel_bytes = channels * x.itemsize
+    base, step = array_address(x) + n * height * width * pixel_bytes, s.dilation * pixel_bytes
+    size, left, total = width * channels, g.left * channels, g.columns * channels
     count, columns = channels, s.columns
     if s.distance == 1:  # columns without gaps are one line
         count, columns = s.columns * channels, 1
-    middle = line[g.left * channels : g.left * channels + size]
-    fill_flat(line, 0)
     for r in range(rows):
         y = first + r - g.top
         if 0 <= y < height:
-            _copy_xor(flat[base + y * size : base + (y + 1) * size], 0, middle)
+            source = base + y * width * pixel_bytes
+            call_code(g.copy, (source, line, left, size, total - left - size))
         else:
-            fill_flat(middle, 0)
+            call_code(g.copy, (base, line, total, 0, 0))
         for j in range(s.dwords):
             tap = s.numbers_per_dword * j
             following = s.kernel - 1 - tap  # neighbours beyond the kernel have zero weights
             call_code(
                 s.code,
                 (
-                    source + tap * step,
+                    line + tap * step,
                     target,
                     count,
                     columns,
-                    s.distance * size_bytes,
-                    s.last * size_bytes,
+                    s.distance * pixel_bytes,
+                    s.last * pixel_bytes,
                     min(1, following) * step,
                     min(2, following) * step,
                     min(3, following) * step,
@@ -601,7 +593,7 @@ def convolve(
     x: Array,
     packed: PackedConv,
     g: WindowGeometry,
-    spread: InterleavePlan | None,
+    spread: InterleavePlan,
     deferred_form: RescaleForm | None,
     line: Array,
     padded: Array,
@@ -617,11 +609,11 @@ def convolve(
     packed, g
         Constants and sizes of the convolution.
     spread
-        Plan of a depthwise convolution, else None.
+        Plan of a depthwise convolution, else without dwords.
     deferred_form
         Rescale form if the tile cannot compute it, else None.
     line, padded, sums
-        Scratch memory: a padded row, a band of the padded image, accumulators.
+        Scratch memory: a padded row, a band of the padded image, both int8, and accumulators.
     out
         Integers [N, Ho, Wo, O], filled with the rescaled accumulators (int32).
     """
@@ -634,10 +626,11 @@ def convolve(
             source = array_address(padded)
             if g.reads_input:
                 source = array_address(x) + (n * x.shape[1] + first) * x.shape[2] * x.shape[3]
-            elif spread is None:
-                _copy_padded_rows(x, n, first * g.stride, input_rows, g, padded)
+            elif spread.dwords:
+                start, line_start = first * g.stride, array_address(line)
+                _interleave_rows(x, n, start, input_rows, g, spread, line_start, source)
             else:
-                _interleave_rows(x, n, first * g.stride, input_rows, g, spread, line, padded)
+                _copy_padded_rows(x, n, first * g.stride, input_rows, g, source)
             base, pixels = (n * out_rows + first) * columns * outputs, rows * g.row_pixels
             # the tile's own loop is over the blocks of a group; sums have memory for one block
             blocks = g.blocks if deferred_form is None else 1

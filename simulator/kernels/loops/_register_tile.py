@@ -52,11 +52,13 @@ __all__ = [
     "FUNCTION_NAME",
     "INDEX",
     "INTERLEAVE_ARGUMENTS",
+    "ROW_COPY_ARGUMENTS",
     "TileIrWriter",
     "TileShape",
     "choose_depthwise_tile_size",
     "choose_tile_size",
     "write_interleave_ir",
+    "write_row_copy_ir",
     "write_tile_ir",
 ]
 
@@ -235,6 +237,67 @@ def write_interleave_ir(instructions: InstructionSet, operands: str, bits: int) 
             else:
                 dword = writer.emit_dwords(addresses, bits, operands)
                 b.store(dword, b.inttoptr(out, writer.vector.as_pointer())).align = 1
+    b.ret_void()
+    return str(writer.module)
+
+
+#: Arguments of the function of `write_row_copy_ir`: addresses of the elements and of the row, and
+#: the counts of elements before the copied ones, of these, and after them.
+ROW_COPY_ARGUMENTS = ("source", "out", "left", "count", "right")
+
+
+def write_row_copy_ir(instructions: InstructionSet, operands: str, bits: int) -> str:
+    """Write the LLVM module of a function that copies elements to a padded row of operands.
+
+    The elements before and after the copied ones are zeros. Up to one vector more is written, but
+    not read. The function's arguments are `ROW_COPY_ARGUMENTS`.
+
+    Parameters
+    ----------
+    instructions
+        The instruction set.
+    operands
+        "quads", "signed", "pairs" or "bytes"; the width of "pairs" is 16 bits, of others 8.
+    bits
+        Width of the elements of `source`: 8 or 16.
+
+    Returns
+    -------
+    str
+        Module whose function is `FUNCTION_NAME`.
+    """
+    writer = TileIrWriter(instructions, ROW_COPY_ARGUMENTS)
+    b, a = writer.b, writer.arguments
+    kind = _WORD if operands == "pairs" else _BYTE
+    size, zero = kind.width // 8, -128 if operands == "quads" else 0
+    lanes = 4 * instructions.lanes // size
+
+    def copy(index: Any, count: int) -> None:
+        """Emit the copy of `count` elements from index `index` on."""
+        address = writer.element_address(a["source"], index, bits // 8)
+        target = ir.VectorType(kind, count)
+        value = writer.load(address, ir.VectorType(ir.IntType(bits), count))
+        value = b.sext(value, target) if bits < kind.width else value
+        value = b.xor(value, ir.Constant(target, [zero] * count)) if zero else value
+        place = writer.element_address(out, index, size)
+        b.store(value, b.inttoptr(place, target.as_pointer())).align = 1
+
+    def fill(start: Any, count: Any) -> None:
+        """Emit `count` zeros from address `start` on."""
+        zeros = ir.Constant(ir.VectorType(kind, lanes), [zero] * lanes)
+        with writer.loop(count, lanes) as index:
+            place = writer.element_address(start, index, size)
+            b.store(zeros, b.inttoptr(place, zeros.type.as_pointer())).align = 1
+
+    fill(a["out"], a["left"])
+    out = writer.element_address(a["out"], a["left"], size)
+    last = b.sub(a["count"], ir.Constant(INDEX, lanes))
+    with b.if_else(b.icmp_signed(">=", last, ir.Constant(INDEX, 0)), likely=True) as (long, short):
+        with long, writer.loop(a["count"], lanes) as index:
+            copy(b.select(b.icmp_signed("<", index, last), index, last), lanes)
+        with short, writer.loop(a["count"], 1) as index:
+            copy(index, 1)
+    fill(writer.element_address(out, a["count"], size), a["right"])
     b.ret_void()
     return str(writer.module)
 
