@@ -21,6 +21,7 @@ from simulator.instruction_sets import (
 from simulator.kernel import SimulatorError, Step, TensorSpec
 from simulator.kernels import CandidateGru, Conv, ExecutorGru, Gru, Linear, Lstm, MatMul, Relu
 from simulator.kernels.loops import _conv_simd, _register_tile, _vector_curve
+from simulator.kernels.loops._short_curve import pack_short_curve
 from simulator.kernels.loops._vector_curve import VectorCurve, evaluate_curve_rows, make_curve
 from simulator.kernels.recurrent import _vector_gru, _vector_lstm
 from simulator.kernels.recurrent._vector_cell import VectorCell
@@ -390,6 +391,17 @@ def test_lstm_steps_of_all_sums_of_16_bits(name):
     assert_lstm_has_lanes_of_16_bits(name, values.reshape(-1, 1, units), recurrent, bias)
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    "one", [one for one in INSTRUCTION_SETS if one.has_word_lanes], ids=lambda one: one.name
+)
+def test_lanes_of_16_bits_compile_on_any_machine(one):
+    kinds = [pack_short_curve(load_piecewise(name, "venus"), 8)[0] for name in ("sigmoid", "tanh")]
+    text = _vector_lstm.write_short_lstm_ir(one, "q11", *kinds, ("shift",), 8)
+    code = _llvm.emit_assembly(text, one.triple, one.features)
+    assert all(re.search(name, code) for name in (r"vpshufb\s.*ymm", r"vpmulhw\s.*ymm"))
+
+
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("largest", [40, 1000, 1 << 15])
 def test_lstm_cells_that_start_at_0_have_lanes_of_16_bits(name, largest):
@@ -580,6 +592,24 @@ def test_a_row_compiles_on_any_machine_and_holds_its_instruction(one, own, form)
         )
         code = _llvm.emit_assembly(text, one.triple, one.features)
         assert re.search(wanted, code), code
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
+def test_copies_and_pairs_of_pixels_compile_on_any_machine(one):
+    for operands, bits in ((one.int8_operands, 8), ("bytes", 8), ("pairs", 8), ("pairs", 16)):
+        copies = (
+            _register_tile.write_row_copy_ir(one, operands, bits),
+            _register_tile.write_interleave_ir(one, operands, bits),
+        )
+        for text in copies:
+            assert _llvm.emit_assembly(text, one.triple, one.features)
+        if operands == "bytes" and not one.byte_intrinsic:
+            continue
+        p, v = _register_tile.choose_depthwise_tile_size(one, 3 * one.lanes, 2)
+        shape = _register_tile.TileShape(operands, True, p, v, ("shift",), 8, 1, 2, 3)
+        text = _register_tile.write_tile_ir(one, shape)
+        assert _llvm.emit_assembly(text, one.triple, one.features)
 
 
 @pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
