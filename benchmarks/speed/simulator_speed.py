@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.simulator_speed [MODEL.onnx ...] [--platform venus] [--batch 1 64]
     [--threads 1]
-        [--rounds 5] [--simd ROW]
+        [--rounds 5] [--simd ROW] [--processor-time]
 
 Without models: those of `benchmarks.speed`. They are quantized on random numbers: the time does not
 depend on them. Times are microseconds for a sample, ratios those of the medians of the rounds'
@@ -12,6 +12,9 @@ and writing outputs at the speed of memory, whichever is longer.
 
 --simd names a row of dot instructions (`simulator.instruction_sets`); everything else is then
 compiled for a processor that has no more than that. onnxruntime always uses what the machine has.
+
+--processor-time counts the time that this process computes, which other processes do not lengthen:
+for one thread on a busy machine.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -91,9 +95,16 @@ class QuantizedNet:
 
 
 def measure_net(
-    quantized: QuantizedNet, peaks: Sequence[Peak], rounds: int, at_least: float
+    quantized: QuantizedNet,
+    peaks: Sequence[Peak],
+    rounds: int,
+    at_least: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[SpeedRow]:
-    """Yield a line for every number of threads and batch; more threads in batches only."""
+    """Yield a line for every number of threads and batch; more threads in batches only.
+
+    The engines are measured by `clock`.
+    """
     net, graph = quantized.net, quantized.graph
     models: dict[str, bytes | str] = {
         "float32": net.model.SerializeToString(),
@@ -116,7 +127,10 @@ def measure_net(
                     why_not["OpenVINO"] = rival
                 else:
                     runs["OpenVINO"] = rival
-                yield _measure_row(quantized, peak, batch, runs, why_not, rounds, at_least)
+                measure = partial(
+                    measure_interleaved, rounds=rounds, at_least=at_least, clock=clock
+                )
+                yield _measure_row(quantized, peak, batch, runs, why_not, measure)
 
 
 def _measure_row(
@@ -125,15 +139,20 @@ def _measure_row(
     batch: int,
     runs: Mapping[str, Callable[[], object]],
     why_not: Mapping[str, str],
-    rounds: int,
-    at_least: float,
+    measure: Any,
 ) -> SpeedRow:
-    """Measure the engines of `runs` in turn; `why_not` has the reasons of those that cannot run."""
+    """Measure the engines of `runs` in turn; `why_not` has the reasons of those that cannot run.
+
+    `measure` is `measure_interleaved` with rounds, shortest time and clock.
+    """
     net, feed = quantized.net, quantized.net.sample(batch)
     gain = None
     if peak.threads > 1:
-        gain = measure_thread_speedup(quantized.graph, feed, peak.threads, rounds, at_least)
-    seconds = measure_interleaved(runs, rounds, at_least)
+        options = measure.keywords
+        gain = measure_thread_speedup(
+            quantized.graph, feed, peak.threads, options["rounds"], options["at_least"]
+        )
+    seconds = measure(runs)
     outputs: Any = runs["float32"]()
     weights = sum(  # a byte each
         numpy_helper.to_array(tensor).size for tensor in net.model.graph.initializer
@@ -185,7 +204,9 @@ def main() -> None:
     parser.add_argument("--threads", nargs="*", type=int, default=[1])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--simd", help="the row of dot instructions to use")
+    parser.add_argument("--processor-time", action="store_true")
     given = parser.parse_args()
+    clock = time.process_time if given.processor_time else time.perf_counter
     if given.simd is not None:
         os.environ["LINGERONNX_SIMD"] = given.simd
         if given.simd in PROCESSORS:  # before Numba is imported
@@ -201,7 +222,8 @@ def main() -> None:
         n for path in given.models for n in iterate_nets_of_file(path, given.platform)
     ] or iterate_nets():
         wanted = replace(net, batches=given.batch or net.batches)
-        for speed in measure_net(QuantizedNet.make(wanted), machine, given.rounds, 0.1):
+        net_rows = measure_net(QuantizedNet.make(wanted), machine, given.rounds, 0.1, clock)
+        for speed in net_rows:
             print(format_table_row(speed_cells(speed)), flush=True)
 
 
