@@ -215,10 +215,10 @@ def build_scale_policy(
 ) -> ScalePolicy:
     """Return the policy for scales: settings and overrides by tensor and weight of the graph.
 
-    Settings for a layer that moved to the host are ignored. If layers may move to the host, outputs
-    that a chip part passes to the host before another part get the largest output width of a layer,
-    unless an override sets a width. Weights whose width their layer does not support get the
-    smallest width of `target.bits`.
+    Settings for a layer that moved to the host are ignored. On chips, outputs of layers from which
+    float nodes compute inputs of another chip part get the largest output width of a layer, unless
+    an override sets a width: the host reads them, and nothing is rounded. Weights whose width their
+    layer does not support get the smallest width of `target.bits`.
 
     Parameters
     ----------
@@ -231,7 +231,8 @@ def build_scale_policy(
     overrides = {name: {"bits": 16} for name in wide_names}
     if conf.overrides:
         _add_user_overrides(overrides, prepared, partition)
-    if prepared.allows_layer_offload and max(target.out_bits) > min(target.out_bits):
+    has_wide_outputs = target.has_packer and max(target.out_bits) > min(target.out_bits)
+    if has_wide_outputs and prepared.read is None:
         for name in partition.wide_outputs_between_parts(target):
             settings = overrides.setdefault(name, {})
             if _WIDTH_KEYS.isdisjoint(settings):

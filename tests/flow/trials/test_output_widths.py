@@ -56,6 +56,24 @@ def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
     )
 
 
+@pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
+def test_between_two_parts_the_host_reads_whole_sums(target):
+    """By default and with any effort; the last layer and one with a width of its own keep 8 bits."""
+    net = nets.Net(6)
+    a = net.node("Sin", net.linear("x", (6, 8), out="a"))
+    b = net.node("Sin", net.linear(a, (8, 8), out="b"))
+    model = net.graph(net.node("Sin", net.linear(b, (8, 4), out="c"), out="y"))
+    feed = nets.samples(model, 8)
+    fixed = {"b": {"out_bits": 8}}
+    result = lo.quantize(model, feed, platform=target, effort="fast", overrides=fixed)
+    tensors = result.plan.tensors
+    assert [tensors[name].bits for name in "abc"] == [32, 8, 8]
+    wide = {node.inputs[0].name for node in result.graph.graph if node.op_type == "Dequant"}
+    assert "a_q32" in wide
+    default = lo.quantize(model, feed, platform=target, effort="fast")
+    assert [default.plan.tensors[name].bits for name in "abc"] == [32, 32, 8]
+
+
 def test_nothing_is_rounded_behind_the_sums():
     """The integers are the layer's sums with their bias."""
     model = classifier()
