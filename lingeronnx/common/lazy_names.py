@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 
 __all__ = ["make_name_loader"]
@@ -25,9 +26,11 @@ def make_name_loader(package: str, home: Mapping[str, str]) -> Callable[[str], o
     """
 
     def load_name(name: str) -> object:
-        """Import the home of `name` and return the object."""
+        """Import the home of `name` and return the object, which the package then has itself."""
         if name not in home:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(importlib.import_module(home[name], package), name)
+        value = getattr(importlib.import_module(home[name], package), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return load_name

@@ -113,7 +113,9 @@ __all__ = sorted(_HOME)  # noqa: PLE0605
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
 
     def __getattr__(name: str) -> object:
-        """Import the module that defines operator `name`, and return the operator."""
+        """Import the module that defines operator `name`; return the operator and keep it."""
         if name not in _HOME:
             raise AttributeError(f"module 'simulator.kernels' has no attribute '{name}'")
-        return getattr(importlib.import_module(_HOME[name], __name__), name)
+        kernel_type = getattr(importlib.import_module(_HOME[name], __name__), name)
+        globals()[name] = kernel_type
+        return kernel_type
