@@ -107,10 +107,11 @@ def run_program(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Run a batch of `count` samples and yield (name, array); one by one if samples would mix.
 
-    `force` maps tensors to arrays that their consumers get instead.
+    The program was compiled for `feed`, which is not checked again. `force` maps tensors to arrays
+    that their consumers get instead.
     """
     if program.accepts_batches or count == 1:
-        yield from program.run(feed, force)
+        yield from program.run(feed, force) if force else program.run_checked(feed, count).items()
         return
 
     def get_sample(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
