@@ -21,7 +21,7 @@ from ...runtime.memory import trim_memory
 from ...runtime.metrics import Agreement
 from ...runtime.provenance import map_to_float_names
 from ...runtime.runners import FloatRunner, get_input_specs
-from ...runtime.session import Session
+from ...runtime.session import LoweredSession, Session
 from ...runtime.streaming import Stream
 from ..prepare.float_outputs import MAX_MEASURED_SAMPLES, map_outputs_to_logits
 from ..prepare.preparation import PreparedModel
@@ -122,7 +122,7 @@ def select_measured_tensors(planned: PlannedModel) -> list[str]:
 
 def measure_fidelity(
     planned: PlannedModel,
-    session: Session,
+    session: LoweredSession,
     progress: Progress | None,
 ) -> Fidelity:
     """Compare the outputs of the user's model with those of the integer graph, on evaluation data.
@@ -424,7 +424,7 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
 
 
 def _iter_tensor_pairs(
-    prepared: PreparedModel, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
+    prepared: PreparedModel, session: LoweredSession, feeds: Sequence[_Feed], names: Sequence[str]
 ) -> Iterator[tuple[_Feed, _Feed, int]]:
     """Run both models batch by batch.
 
@@ -445,7 +445,7 @@ def _iter_tensor_pairs(
         expected = prepared.float_outputs.outputs(cache_key, index, batch)
         inputs = {name: array for name, array in batch.items() if name in input_names}
         actual = {}
-        for name, array, qparams in session.tensors(inputs, names):
+        for name, array, qparams in session.run_checked(inputs, names):
             actual[name] = array if qparams is None else qparams.real(array)
         yield expected, actual, prepared.data.count_samples(batch)
 
