@@ -3,14 +3,17 @@
 from .affine import (
     MAX_GROUP_FACTOR,
     Affine,
+    ArrayTransform,
+    ConstantSource,
     Granularity,
     PerAxis,
     PerGroup,
     PerTensor,
     Rounding,
+    identity_transform,
+    make_bias_qparams,
     make_grouped_qparams,
 )
-from .constant_source import ArrayTransform, ConstantSource, identity_transform, make_bias_qparams
 from .plan import Plan, Transform
 
 __all__ = [

@@ -4,6 +4,7 @@
 
 A scale is integer steps per unit, the inverse of ONNX's ``y_scale``. The same class describes
 tensors of plans, weights, biases, streamed tensors, and tensors of a file with QuantizeLinear.
+`ConstantSource` says how a constant of an integer graph is derived with them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,10 @@ __all__ = [
     "PerTensor",
     "Rounding",
     "make_grouped_qparams",
+    "ArrayTransform",
+    "ConstantSource",
+    "identity_transform",
+    "make_bias_qparams",
 ]
 
 
@@ -524,3 +530,43 @@ def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, b
     row_scales = np.asarray(np.asarray(scale / common_factors, np.float32), np.float64)
     scales = row_scales[:, None] / (factors // common_factors[:, None])
     return Affine(scales, bits, PerGroup(1, size))
+
+
+#: Rearranges the elements of an array.
+ArrayTransform = Callable[[np.ndarray], np.ndarray]
+
+
+def identity_transform(array: np.ndarray) -> np.ndarray:
+    """Return `array` unchanged."""
+    return array
+
+
+class ConstantSource(NamedTuple):
+    """How an integer initializer is derived: ``view(qparams.integers(float)).astype(dtype)``.
+
+    name : the float initializer.
+    view : moves or repeats its elements, or inserts zeros; it does not change values.
+    qparams : quantization parameters of the float initializer.
+    dtype : type of the integer initializer.
+    """
+
+    name: str
+    view: ArrayTransform
+    qparams: Affine
+    dtype: np.dtype
+
+    def quantize(self, array: np.ndarray) -> np.ndarray:
+        """Return the integer initializer for `array`, the values of the float initializer.
+
+        They are quantized with `qparams`, then rearranged by `view` and cast to `dtype`.
+        """
+        return self.view(self.qparams.integers(array)).astype(self.dtype, copy=False)
+
+
+def make_bias_qparams(scale: npt.ArrayLike, wide: bool) -> Affine:
+    """Return the parameters of a bias with the scale, or one scale per element, `scale`.
+
+    The width is 32 bits, or 61 bits if `wide` (for products that exceed 32 bits).
+    """
+    granularity = PerAxis(0) if np.ndim(scale) else PerTensor()
+    return Affine(scale, 61 if wide else 32, granularity)
