@@ -8,7 +8,7 @@ import pytest
 from lingeronnx.common.errors import LingerOnnxError, ModelError
 from lingeronnx.ir import ir
 from lingeronnx.quantization.normalize import normalize, resolve_control_flow, run_entry_passes
-from lingeronnx.quantization.normalize.entry.raise_opset import convert_opset
+from lingeronnx.quantization.normalize.entry.convert_model import convert_opset
 from lingeronnx.quantization.normalize.folding.identity import drop_identity
 from lingeronnx.quantization.normalize.folding.zero_states import drop_zero_states
 from tests.onnx_files.helpers import close, images, proto, quantized, rand

@@ -9,14 +9,14 @@ import pytest
 from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.expansion_limits import MAX_UNROLLED_ITERATIONS
-from lingeronnx.quantization.normalize.entry.float32 import convert_to_float32
-from lingeronnx.quantization.normalize.entry.lift_constants import lift_constants
-from lingeronnx.quantization.normalize.entry.raise_opset import (
+from lingeronnx.quantization.normalize.entry.convert_model import (
     MAX_IR_VERSION,
     MAX_OPSET,
     TARGET_OPSET,
     convert_opset,
+    convert_to_float32,
 )
+from lingeronnx.quantization.normalize.entry.lift_constants import lift_constants
 from lingeronnx.quantization.normalize.entry.reject_unsupported import (
     MAX_TENSOR_ELEMENTS,
     check_schemas,

@@ -56,10 +56,9 @@ from .axes.split_to_slices import convert_split_to_slices
 from .axes.transpose_into_linear import fold_transpose_into_linear
 from .axes.unbind import slice_before_transpose
 from .axes.unfold_linear_batch import unfold_linear_batch
+from .entry.convert_model import FLOAT32, READABLE_OPSET, convert_opset, convert_to_float32
 from .entry.dynamic_batch import make_batch_dynamic
-from .entry.float32 import FLOAT32, convert_to_float32
 from .entry.lift_constants import inline_functions, lift_constants, remove_dead_nodes
-from .entry.raise_opset import READABLE_OPSET, convert_opset
 from .entry.reject_unsupported import check_schemas, reject_unsupported
 from .entry.sequences import replace_sequences
 from .folding.constant_targets import (
