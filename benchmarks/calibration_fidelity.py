@@ -33,7 +33,7 @@ import lingeronnx as lo
 from benchmarks.model_cases import CASES
 from benchmarks.packability_agreement import replace_section
 from lingeronnx.api import quantization
-from lingeronnx.common.decibels import ratio_db
+from lingeronnx.common.arithmetic import ratio_db
 
 _MAX_TEST_SAMPLES = 256
 _REAL_FIXED = {"silero": {"sr": np.array(16000, np.int64)}}  # besides FIXED of real_models.py

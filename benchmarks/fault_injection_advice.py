@@ -49,7 +49,7 @@ from benchmarks.fault_injection import (
     inject_concat_scale,
 )
 from lingeronnx.analysis.compare.compare import compare
-from lingeronnx.common.decibels import ratio_db
+from lingeronnx.common.arithmetic import ratio_db
 from lingeronnx.ir import ir
 from lingeronnx.runtime.session import Session
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.common.decibels import compute_sqnr_db, convert_to_db, ratio_db
+from lingeronnx.common.arithmetic import compute_sqnr_db, convert_to_db, ratio_db
 
 
 @pytest.mark.parametrize("floor", [1e-300, 1e-30, 1e-10])

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.decibels import ratio_db
+from ..common.arithmetic import ratio_db
 from ..common.errors import ConfigError, DataError, suggest_nearest, wrap_user_errors
 from .data import load_function
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx.common.decibels import ratio_db
+from lingeronnx.common.arithmetic import ratio_db
 from lingeronnx.common.errors import ConfigError, DataError
 from lingeronnx.runtime.metrics import METRICS, Agreement, TopK, resolve_metric
 

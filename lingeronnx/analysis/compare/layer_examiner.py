@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...common.decibels import ratio_db
+from ...common.arithmetic import ratio_db
 from ...ir import float_ops, ir
 from ...operators.integer_ops import is_quantized_domain
 from ...operators.lowerings import is_relu_like

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...common.decibels import compute_sqnr_db
+from ...common.arithmetic import compute_sqnr_db
 from ...ir import float_ops, ir
 from ...ir.name_mapping import get_module_name
 from .finding import LayerFinding, format_distinct_from, format_override, make_finding

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...common.decibels import convert_to_db
+from ...common.arithmetic import convert_to_db
 
 __all__ = ["CONSTANT_TOLERANCE", "ChannelSums", "channel_axis", "move_channel_axis"]
 

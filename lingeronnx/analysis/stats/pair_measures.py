@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.decibels import ratio_db
+from ...common.arithmetic import ratio_db
 from ...runtime.metrics import sum_softmax_divergence
 from .distribution import Distribution
 from .stored_form import StoredForm

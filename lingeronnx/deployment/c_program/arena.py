@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 
 __all__ = ["ALIGNMENT", "BufferLifetime", "plan_arena"]
 

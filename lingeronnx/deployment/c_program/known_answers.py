@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...common.escaping import format_c_string
 from ...runtime.parts_runner import PartRun, PartsRunner
 from ...runtime.program_parts import PartitionedProgram, ProgramPart

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...common.errors import ConstraintError
 from ...common.escaping import make_c_identifier
 from ...ir import float_ops, ir

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from string import Template
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...common.escaping import escape_comment, format_c_string
 from ..ports import Port
 from .arena import ALIGNMENT

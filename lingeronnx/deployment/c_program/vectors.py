@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...runtime.parts_runner import PartRun
 from ..dumps import max_magnitude
 from ..ports import Port

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...ir import ir
 from ...ir.name_mapping import apply_file_names
 from ...targets import Target

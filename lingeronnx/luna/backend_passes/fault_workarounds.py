@@ -51,7 +51,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...ir import ir
 from ...operators.integer_ops import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ...targets import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...ir import ir
 from ...operators.integer_ops import AVG_POOL2D, CONV2D, PAD
 from ...targets import Target

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...ir import ir
 from ...ir.name_mapping import apply_file_names
 from ...operators.chip_part import extract_chip_part

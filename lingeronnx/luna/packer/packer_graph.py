@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...ir.float_ops import keeps_element_order
 from ...operators.integer_ops import CONV1D, CONV2D, PAD
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...operators.integer_ops import (
     AVG_POOL2D,
     BATCH_NORM2D,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...ir import ir
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ...operators.integer_ops import (
     AVG_POOL2D,
     BATCH_NORM2D,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 from ..kernel_costs import CostCorrection, KernelCosts
 from .window_kernels import (
     Window,

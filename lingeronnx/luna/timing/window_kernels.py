@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...common.alignment import round_up
+from ...common.arithmetic import round_up
 
 __all__ = [
     "Window",

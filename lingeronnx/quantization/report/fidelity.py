@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...common.decibels import compute_sqnr_db
+from ...common.arithmetic import compute_sqnr_db
 from ...common.errors import ModelError
 from ...ir import float_ops, ir
 from ...ir.plan import Affine

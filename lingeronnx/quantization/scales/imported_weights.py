@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.decibels import ratio_db
+from ...common.arithmetic import ratio_db
 from ...interchange.qdq.import_model import ImportedQuantization
 from ...ir import ir
 from ...ir.plan import Affine, PerAxis

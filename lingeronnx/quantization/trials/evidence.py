@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...common.decibels import convert_to_db
+from ...common.arithmetic import convert_to_db
 from ..prepare.float_outputs import has_too_few_softmax_rows
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate

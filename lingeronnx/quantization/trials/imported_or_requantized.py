@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...common.decibels import ratio_db
+from ...common.arithmetic import ratio_db
 from ...runtime.memory import choose_batch_size
 from ...runtime.runners import FloatRunner
 from ...runtime.session import LoweredSession

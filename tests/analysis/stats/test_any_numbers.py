@@ -21,7 +21,7 @@ from lingeronnx.analysis.compare.layer_examiner import (
 from lingeronnx.analysis.stats.channels import ChannelSums
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.analysis.stats.stored_form import StoredForm
-from lingeronnx.common.decibels import ratio_db
+from lingeronnx.common.arithmetic import ratio_db
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Affine
 from lingeronnx.quantization.report.fidelity import describe_break

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.common.alignment import round_up
+from lingeronnx.common.arithmetic import round_up
 from lingeronnx.deployment.c_program.arena import ALIGNMENT, BufferLifetime, plan_arena
 
 USES = st.dictionaries(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....ir import ir
 from ....operators.integer_ops import CONV2D
 from ....operators.selection.integer_op import sliced_positions

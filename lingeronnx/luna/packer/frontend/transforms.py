@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....operators.integer_ops import CONCAT, CONV2D, LINEAR, PAD
 from ....targets import Target
 from ...packer_profile import get_packer_profile

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....ir import ir
 from ....operators.conv_geometry import ConvGeometry, has_known_shapes
 from ....operators.integer_ops import QUANT

@@ -5,7 +5,7 @@ The docstring of each limit is the rule that users read; see `limit_tables`.
 
 from __future__ import annotations
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....ir import ir
 from ....targets import Target
 from ...packer_profile import get_packer_profile

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....operators.integer_ops import CONV1D, CONV2D, CONV_TRANSPOSE2D, LAYER_NORM, LINEAR
 from ....targets import Target
 from ...packer_profile import Int4Support, get_packer_profile

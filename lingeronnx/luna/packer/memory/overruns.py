@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....operators.integer_ops import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, MUL, SOFTMAX
 from ....targets.verdict import RuleBasis, VerdictFinding
 from ...packer_profile import PackerProfile

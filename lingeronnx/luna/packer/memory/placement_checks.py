@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....operators.integer_ops import (
     ADD,
     BATCH_NORM2D,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....targets import Target
 from ..options import PSRAM, SHARE, PackerOptions
 from .graph_facts import GraphFacts, PrefetchPlan

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ....common.alignment import round_up
+from ....common.arithmetic import round_up
 from ....operators.integer_ops import (
     ADD,
     AVG_POOL2D,

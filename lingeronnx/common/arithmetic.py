@@ -1,7 +1,8 @@
-"""Decibels of power ratios; no other module takes a logarithm of a power.
+"""Small formulas that many modules need: sizes rounded up to a multiple, decibels of power ratios.
 
-The scalar function computes with `math.log10` and the array function with `np.log10`: their last
-bits may differ, and decisions of trials compare the results with thresholds.
+No other module takes a logarithm of a power. The scalar function computes with `math.log10` and the
+array function with `np.log10`: their last bits may differ, and decisions of trials compare the
+results with thresholds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ import math
 
 import numpy as np
 
-__all__ = ["compute_sqnr_db", "convert_to_db", "ratio_db"]
+__all__ = [
+    "round_up",
+    "compute_sqnr_db",
+    "convert_to_db",
+    "ratio_db",
+]
+
+
+def round_up(size: int, multiple: int) -> int:
+    """Return `size` rounded up to a multiple of `multiple`, which is positive."""
+    return -(-size // multiple) * multiple
 
 
 def ratio_db(signal: float, noise: float) -> float:
