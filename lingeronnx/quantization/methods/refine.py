@@ -182,13 +182,12 @@ def find_compensated_sums(
     These are layers whose output is read only by an Add with an integer tensor of the same shape,
     and whose options, by the bits of the weight in `plan`, have `compensate_summands`.
     """
-    layers = find_refinable_layers(partition)
-    sums = {}
-    for name, summand in _find_residual_sums(partition, layers).items():
-        qparams = plan.tensors[ir.input_name(layers[name], 1)]
-        if options.for_weight(qparams).compensate_summands:
-            sums[name] = summand
-    return sums
+    layers = {
+        name: node
+        for name, node in find_refinable_layers(partition).items()
+        if options.for_weight(plan.tensors[ir.input_name(node, 1)]).compensate_summands
+    }
+    return _find_residual_sums(partition, layers) if layers else {}
 
 
 def _find_residual_sums(partition: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
