@@ -159,15 +159,10 @@ class LoweringContext:
             )
         return self.plan.tensors[name]
 
-    def get_integer_input(self, node: ir.Node, index: int) -> ir.Value:
-        """Return input `index` of `node` in integers with the plan's parameters.
-
-        A Quant is emitted if the tensor exists in float only.
-        """
-        return self.get_requantized_input(node, index, self.input_qparams(node, index))
-
-    def get_requantized_input(self, node: ir.Node, index: int, qparams: Affine) -> ir.Value:
-        """Return input `index` of `node` as integers with `qparams`.
+    def get_integer_input(
+        self, node: ir.Node, index: int, qparams: Affine | None = None
+    ) -> ir.Value:
+        """Return input `index` of `node` as integers with `qparams`; None: those of the plan.
 
         A tensor that exists in float only is first quantized with the plan's parameters. If these
         differ from `qparams`, a Requant is emitted, once per tensor and parameters.
@@ -175,7 +170,7 @@ class LoweringContext:
         name = ir.input_name(node, index)
         planned = self._qparams(name)
         value = self._integers.get((name, planned)) or self._quantize(name, planned)
-        if qparams == planned:
+        if qparams is None or qparams == planned:
             return value
         known = self._integers.get((name, qparams))
         return known or self._requantize(name, value, planned, qparams)

@@ -116,7 +116,7 @@ class Concat(Op):
             if cannot_shift_right and x.scale > o.scale:
                 x = o
             input_qparams.append(x)
-            inputs.append(context.get_requantized_input(node, index, x))
+            inputs.append(context.get_integer_input(node, index, x))
         axis = ir.get_attr(node, "axis") % rank if rank else ir.get_attr(node, "axis")
         attrs = {"dim": axis, **integer_ops.CONCAT.make_qparams_attributes(input_qparams, o)}
         context.emit(integer_ops.CONCAT, node, inputs, attrs)

@@ -427,7 +427,7 @@ class _RecurrentRule(Op):
             return low.add_quantized_constant(node, index, qparams or _CELL_QPARAMS)
         if qparams is None:
             return low.get_input_at_qparams(node, index, _CELL_QPARAMS)
-        return low.get_requantized_input(node, index, qparams)
+        return low.get_integer_input(node, index, qparams)
 
     def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
         """Return the attributes that only this operator has, for subclasses to override.
