@@ -19,7 +19,6 @@ __all__ = [
     "count_usable_cores",
     "count_usable_processors",
     "get_configured_threads",
-    "is_restricted",
 ]
 
 _MAX_THREADS = 1024
@@ -70,11 +69,6 @@ def count_usable_processors() -> int:
     count = len(_get_affinity())
     quota = _read_quota()
     return count if quota is None else max(1, min(count, math.ceil(quota)))
-
-
-def is_restricted() -> bool:
-    """Whether this process may use fewer processors than the system has."""
-    return count_usable_processors() < (os.cpu_count() or 1)
 
 
 def count_usable_cores() -> int | None:

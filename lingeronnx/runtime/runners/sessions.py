@@ -214,10 +214,12 @@ def _requested_threads() -> int:
     ConfigError
         If `LINGERONNX_THREADS` is not a valid number of threads.
     """
-    from simulator._threads import choose_threads, get_configured_threads, is_restricted
+    from simulator._threads import count_usable_processors, get_configured_threads
 
+    usable = count_usable_processors()
+    is_restricted = usable < (os.cpu_count() or 1)
     try:
-        return choose_threads() if is_restricted() else get_configured_threads()
+        return get_configured_threads() or (usable if is_restricted else 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
