@@ -73,7 +73,8 @@ class Worker:
 
         `constants` maps a buffer's index to its array. Without JIT there are no records.
         """
-        self._buffers, self._steps, self._samples = buffers, steps, samples
+        self._buffers, self._steps = buffers, steps
+        self._specs = [buffer.spec_for(samples) for buffer in buffers]
         self._scratch = np.empty(0, np.uint8)
         #: Array of each buffer; None for those of the caller.
         self._values: list[Any] = [constants.get(index) for index in range(len(buffers))]
@@ -177,7 +178,7 @@ class Worker:
         buffer = self._buffers[buffer_id]
         if buffer.memory_id != buffer_id:
             source = self._caller_array(buffer.memory_id, arrays, block)
-            return source.reshape(buffer.spec_for(self._samples).shape)
+            return source.reshape(self._specs[buffer_id].shape)
         array = arrays[buffer.name]
         return slice_samples(array, block, buffer.spec.shape[0]) if buffer.is_batched else array
 
@@ -187,10 +188,9 @@ class Worker:
         Buffers of the same slot share its memory. Slots start at cache lines.
         """
         slot_sizes: dict[int, int] = defaultdict(int)
-        for buffer in self._buffers:
+        for buffer, spec in zip(self._buffers, self._specs, strict=True):
             if buffer.slot >= 0:
-                size = buffer.spec_for(self._samples).nbytes
-                slot_sizes[buffer.slot] = max(slot_sizes[buffer.slot], size)
+                slot_sizes[buffer.slot] = max(slot_sizes[buffer.slot], spec.nbytes)
         scratch_bytes = 0
         for step in self._steps:
             if isinstance(step.run, NativeLoop):
@@ -213,13 +213,13 @@ class Worker:
         """
         for buffer_id, buffer in enumerate(self._buffers):
             if buffer.slot >= 0:
-                spec, start = buffer.spec_for(self._samples), starts[buffer.slot]
+                spec, start = self._specs[buffer_id], starts[buffer.slot]
                 view = memory[start : start + spec.nbytes].view(spec.dtype)
                 self._values[buffer_id] = view.reshape(spec.shape)
         for buffer_id, buffer in enumerate(self._buffers):
             source = self._values[buffer.memory_id]
             if buffer.memory_id != buffer_id and source is not None:
-                self._values[buffer_id] = source.reshape(buffer.spec_for(self._samples).shape)
+                self._values[buffer_id] = source.reshape(self._specs[buffer_id].shape)
 
     def _build_records(self) -> None:
         """Write the records of all compiled steps; split them into segments and repeated sequences.
@@ -290,8 +290,7 @@ class Worker:
 
     def _count_rows(self, step: BuiltStep) -> int:
         """Return the length of axis 0 in `step`, the largest of its arrays; 1 without any."""
-        buffers = [self._buffers[i] for i in (*step.input_buffers, *step.output_buffers)]
-        shapes = [buffer.spec_for(self._samples).shape for buffer in buffers]
+        shapes = [self._specs[i].shape for i in (*step.input_buffers, *step.output_buffers)]
         return max((shape[0] for shape in shapes if shape), default=1)
 
     def _placeholder_array(self, buffer_id: int) -> Array:
@@ -301,7 +300,7 @@ class Worker:
         """
         if self._values[buffer_id] is not None:
             return self._values[buffer_id]
-        spec = self._buffers[buffer_id].spec_for(self._samples)
+        spec = self._specs[buffer_id]
         return np.empty(spec.shape, spec.dtype)
 
 
