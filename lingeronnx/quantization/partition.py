@@ -244,14 +244,17 @@ def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) ->
     skip
         {node: reason} of nodes that stay in float.
     """
-    floats = dict(skip)
+    ops, floats = dict[str, Op](), dict(skip)
     for node in model.graph:
         name = str(node.name)
-        if name not in floats:
-            reason = _float_reason(node, target)
-            if reason is not None:
-                floats[name] = reason
-    partition = Partition.build(model, floats, target)
+        if name in floats:
+            continue
+        op, reason = _find_integer_op(node, target)
+        if op is None:
+            floats[name] = reason
+        else:
+            ops[name] = op
+    partition = Partition(model, ops, floats)
     head_reason = "last operator of the network; float costs nothing there"
     heads = dict.fromkeys(_find_trailing_heads(partition), head_reason)
     partition = partition.move_to_float(heads)
@@ -267,28 +270,28 @@ def _move_to_float(partition: Partition, reasons: Mapping[str, str]) -> Partitio
     return Partition(partition.graph, ops, {**partition.floats, **reasons})
 
 
-def _float_reason(node: ir.Node, target: Target) -> str | None:
-    """Return the reason why `node` cannot become integer on `target`, or None.
+def _find_integer_op(node: ir.Node, target: Target) -> tuple[Op | None, str]:
+    """Return the operator that `node` becomes on `target`, or None and why it stays in float.
 
     Checked in this order: the lowering rule, the data, the shapes, a folded batch, weights with NaN
     or infinity, the operator's constraints, and whether the platform has it.
     """
-    op, rule_reason = find_lowering_rule(node, target)
+    op, reason = find_lowering_rule(node, target)
     if op is None:
-        return rule_reason
-    reason = _data_reason(node, op) or _shape_reason(node, op, target)
-    if reason is not None:
-        return reason
+        return None, reason
+    data_reason = _data_reason(node, op) or _shape_reason(node, op, target)
+    if data_reason is not None:
+        return None, data_reason
     if any(ir.has_folded_batch(value) for value in node.outputs):
-        return "one axis of its output mixes the batch with another dimension"
+        return None, "one axis of its output mixes the batch with another dimension"
     if _has_nonfinite_weight(node, op):
-        return "its weight or bias contains NaN or infinity"
+        return None, "its weight or bias contains NaN or infinity"
     violations = op.find_violations(node, target)
     if violations:
-        return violations[0].brief
+        return None, violations[0].brief
     if not op.is_available(target):
-        return op.explain_unavailable(node, target)
-    return None
+        return None, op.explain_unavailable(node, target)
+    return op, ""
 
 
 def _has_nonfinite_weight(node: ir.Node, op: Op) -> bool:
