@@ -37,10 +37,9 @@ from ..normalize.entry.dynamic_batch import make_batch_dynamic
 from ..normalize.entry.reject_unsupported import check_schemas
 from ..partition import Partition, partition_graph
 from ..recipe import DRAFT_EFFORT, RECIPES, EffortRecipe
-from .calibration_data import load_calibration_data
+from .calibration_data import infer_input_shapes, load_calibration_data, set_input_shapes
 from .expansions import choose_expansions
 from .float_outputs import FloatOutputCache, map_outputs_to_logits
-from .input_sizes import infer_input_shapes, set_input_shapes
 from .recurrent_states import find_state_packing, propose_states
 from .rewriter import (
     OutputChangedError,
