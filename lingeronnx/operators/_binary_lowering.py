@@ -5,9 +5,8 @@ from __future__ import annotations
 from ..ir import ir
 from ..ir.attributes import AttributeValue
 from ._binary_op import BinaryIntegerOp
-from ._lowering import Op
+from ._lowering import Op, Scaling, share_no_scales
 from .lowering_context import LoweringContext
-from .scale_constraints import Scaling, share_no_scales
 
 __all__ = ["BinaryOp"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..ir import ir
 from ..targets import Target, format_limit_rule
 from ._integer_op import Format
-from ._lowering import Op, Violation
+from ._lowering import Op, ScalePair, Scaling, Violation, share_no_scales
 from .activation_tables.lowering.gated_activations import GatedActivation
 from .activation_tables.lowering.hard_activations import HardSigmoid, HardSwish
 from .activation_tables.lowering.lookup_table import LEAKY_RELU_TABLE, TABLE
@@ -34,7 +34,6 @@ from .recurrent.lowering import LSTM, Gru
 from .repeat_resize.lowering.pad import Pad
 from .repeat_resize.lowering.repeat_resize import Expand, Resize, Tile
 from .reshape.lowering import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
-from .scale_constraints import ScalePair, Scaling, share_no_scales
 from .selection.lowering import Gather, Slice
 
 __all__ = [

@@ -27,10 +27,17 @@ from ...ir.plan import Affine
 from ...ir.plan.power_of_two import floor_exponent
 from ...targets import Target
 from .. import integer_ops
-from .._lowering import Op, Violation
+from .._lowering import (
+    ExponentLookup,
+    Op,
+    ScalePair,
+    Scaling,
+    UnaryFunction,
+    Violation,
+    share_no_scales,
+)
 from .._nchw import emit_channel_affine, emit_from_nchw, emit_reshape_to_nchw, nchw_shape
 from ..lowering_context import LoweringContext
-from ..scale_constraints import ExponentLookup, ScalePair, Scaling, UnaryFunction, share_no_scales
 
 __all__ = [
     "Clip",

@@ -10,9 +10,8 @@ from ...targets import Target
 from ...targets.arithmetic import ConcatArithmetic as Arithmetic
 from ...targets.limits import BinaryOperandLimits
 from .. import integer_ops
-from .._lowering import Op
+from .._lowering import Op, ScalePair, Scaling
 from ..lowering_context import LoweringContext
-from ..scale_constraints import ScalePair, Scaling
 
 __all__ = ["Concat", "is_repeated_tensor", "mark_shared_scale_parts"]
 

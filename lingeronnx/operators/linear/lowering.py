@@ -17,10 +17,9 @@ from ...targets import Target
 from ...targets.limits import MatrixLimits
 from .. import integer_ops
 from .._binary_lowering import BinaryOp
-from .._lowering import Violation, WeightLayer
+from .._lowering import Scaling, Violation, WeightLayer, product_max_exponent, share_no_scales
 from .._weighted_op import accumulator_scale
 from ..lowering_context import LoweringContext
-from ..scale_constraints import Scaling, product_max_exponent, share_no_scales
 
 __all__ = ["LINEAR", "Bmm", "Linear"]
 

@@ -23,10 +23,9 @@ from ...ir.plan import Affine
 from ...ir.plan.power_of_two import floor_exponent
 from ...targets import Target
 from .. import integer_ops
-from .._lowering import Op, Violation
+from .._lowering import ExponentLookup, Op, ScalePair, Scaling, Violation, share_input_output_scale
 from ..conv.lowering import CONV2D
 from ..lowering_context import LoweringContext
-from ..scale_constraints import ExponentLookup, ScalePair, Scaling, share_input_output_scale
 
 __all__ = ["AvgPool2d", "MaxPool", "is_lowered_to_linear", "make_mean_weights"]
 

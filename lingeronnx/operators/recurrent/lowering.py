@@ -32,9 +32,8 @@ from ...targets import Target
 from ...targets import arithmetic as kinds
 from ...targets.limits import RecurrentLimits
 from .. import integer_ops
-from .._lowering import Op
+from .._lowering import Op, ScalePair, Scaling, make_fixed_max_exponent
 from ..lowering_context import LoweringContext
-from ..scale_constraints import ScalePair, Scaling, make_fixed_max_exponent
 from .integer_op import OPTIONAL_INPUTS, RecurrentIntegerOp
 
 __all__ = [

@@ -15,9 +15,8 @@ from ...ir import ir
 from ...targets import Target
 from ...targets.limits import SliceLimits
 from .. import integer_ops
-from .._lowering import Op
+from .._lowering import Op, ScalePair, Scaling, share_input_output_scale
 from ..lowering_context import LoweringContext
-from ..scale_constraints import ScalePair, Scaling, share_input_output_scale
 from .integer_op import read_constant_slices
 
 __all__ = ["Gather", "Slice"]

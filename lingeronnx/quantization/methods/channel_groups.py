@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ir import float_ops, ir
-from ...operators.lowerings import Op
-from ...operators.scale_constraints import share_no_scales
+from ...operators.lowerings import Op, share_no_scales
 from ...operators.selection.integer_op import read_constant_slices
 from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition, quantized_tensors

@@ -22,9 +22,8 @@ from ....ir.plan import Affine
 from ....ir.plan.power_of_two import floor_power_of_two
 from ....targets import Target
 from ... import integer_ops
-from ..._lowering import Op
+from ..._lowering import ExponentLookup, Op
 from ...lowering_context import LoweringContext
-from ...scale_constraints import ExponentLookup
 from ..integer_op import Q7
 from .lookup_table import TABLE, TABLE_SCALE_CONSTRAINTS
 from .sigmoid_tanh import SIGMOID, check_glu_axis

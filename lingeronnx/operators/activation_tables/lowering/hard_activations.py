@@ -13,10 +13,9 @@ from ....ir.plan import Affine
 from ....ir.plan.power_of_two import floor_exponent, floor_power_of_two
 from ....targets import Target
 from ... import integer_ops
-from ..._lowering import Op
+from ..._lowering import Op, Scaling, make_fixed_max_exponent, share_no_scales
 from ..._nchw import emit_channel_affine, emit_from_nchw, emit_reshape_to_nchw, nchw_shape
 from ...lowering_context import LoweringContext
-from ...scale_constraints import Scaling, make_fixed_max_exponent, share_no_scales
 from ..integer_op import Q7
 from .gated_activations import gated_product_max_exponent
 from .lookup_table import TABLE

@@ -17,9 +17,8 @@ from ....common.errors import InternalError
 from ....ir import float_ops, ir
 from ....targets import Target
 from ... import integer_ops
-from ..._lowering import Op
+from ..._lowering import Op, Scaling, UnaryFunction, share_no_scales
 from ...lowering_context import LoweringContext
-from ...scale_constraints import Scaling, UnaryFunction, share_no_scales
 
 __all__ = [
     "LEAKY_RELU_TABLE",

@@ -22,10 +22,9 @@ from ....ir.plan import Affine
 from ....targets import LimitCheck, Target
 from ....targets.arithmetic import LutArithmetic, TableInputRule
 from ... import integer_ops
-from ..._lowering import Op
+from ..._lowering import Op, Scaling, make_fixed_max_exponent
 from ...integer_ops import Format
 from ...lowering_context import LoweringContext
-from ...scale_constraints import Scaling, make_fixed_max_exponent
 from ..integer_op import Q7
 from .lookup_table import TABLE, TABLE_SCALE_CONSTRAINTS
 

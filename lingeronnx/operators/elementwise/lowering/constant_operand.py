@@ -24,9 +24,9 @@ from ....targets.limits import BinaryOperandLimits
 from ... import integer_ops
 from ..._binary_lowering import BinaryOp
 from ..._binary_op import BinaryIntegerOp
+from ..._lowering import ExponentLookup, ScalePair, Scaling
 from ...attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time, masked_row_length
 from ...lowering_context import LoweringContext
-from ...scale_constraints import ExponentLookup, ScalePair, Scaling
 
 __all__ = ["AddConstant", "MulConstant"]
 

@@ -20,17 +20,11 @@ from ....targets.limits import BinaryOperandLimits
 from ... import integer_ops
 from ..._binary_lowering import BinaryOp
 from ..._binary_op import BinaryIntegerOp
+from ..._lowering import ExponentLookup, ScalePair, Scaling, product_max_exponent, share_no_scales
 from ..._nchw import emit_channel_affine
 from ...attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time
 from ...concat.lowering import is_repeated_tensor
 from ...lowering_context import LoweringContext
-from ...scale_constraints import (
-    ExponentLookup,
-    ScalePair,
-    Scaling,
-    product_max_exponent,
-    share_no_scales,
-)
 
 __all__ = ["Add", "Mul", "Sub"]
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from ....common.errors import ConstraintError
 from ....ir import ir
-from ..._lowering import Op
+from ..._lowering import ExponentLookup, Op, Scaling, share_no_scales
 from ...lowering_context import LoweringContext
-from ...scale_constraints import ExponentLookup, Scaling, share_no_scales
 from ..integer_op import DEFAULT_EPSILON, INSTANCE_NORM, INSTANCE_NORM_SCALE
 
 __all__ = ["InstanceNorm"]

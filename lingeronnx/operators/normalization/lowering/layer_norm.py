@@ -19,9 +19,8 @@ from ....ir.plan import Affine
 from ....targets import Target
 from ....targets.arithmetic import LayerNormArithmetic
 from ... import integer_ops
-from ..._lowering import Op
+from ..._lowering import ExponentLookup, Op, Scaling, share_no_scales
 from ...lowering_context import LoweringContext
-from ...scale_constraints import ExponentLookup, Scaling, share_no_scales
 from ..integer_op import (
     DEFAULT_EPSILON,
     NORMALIZED_FRACTION_BITS,

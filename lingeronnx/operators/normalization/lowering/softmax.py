@@ -13,10 +13,9 @@ from __future__ import annotations
 from ....ir import ir
 from ....targets import Target
 from ... import integer_ops
-from ..._lowering import Op
+from ..._lowering import Op, Scaling, share_no_scales
 from ...attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time
 from ...lowering_context import LoweringContext
-from ...scale_constraints import Scaling, share_no_scales
 
 __all__ = ["LogSoftmax", "Softmax"]
 

@@ -28,10 +28,10 @@ from ....ir.plan import Affine
 from ....targets import Target
 from ....targets.limits import PadLimits
 from ... import integer_ops
+from ..._lowering import Scaling
 from ...conv.lowering import CONV2D
 from ...integer_ops import Format
 from ...lowering_context import LoweringContext
-from ...scale_constraints import Scaling
 from .repeat_resize import SameRankRule
 
 __all__ = ["Pad", "check_pad_form", "get_pads"]
