@@ -21,7 +21,7 @@ from lingeronnx.quantization.recipe import EFFORTS, RECIPES
 from lingeronnx.quantization.trials import TRIALS, offload_rejected_layers
 from lingeronnx.quantization.trials.best_effort import MethodSelection
 from lingeronnx.quantization.trials.chip_parts import ReturningLayers, SmallParts
-from lingeronnx.quantization.trials.held_out import OtherCalibrator
+from lingeronnx.quantization.trials.held_out import OtherCalibrator, UnrefinedWeights
 from lingeronnx.quantization.trials.low_sqnr_nodes import LowSqnrNodes
 
 from .markdown import cell, table
@@ -50,6 +50,7 @@ _INNER_TRIALS: tuple[tuple[Callable[..., object], str], ...] = (
     (SmallParts, "in `offload`"),
     (RequantizedWeights, "after `offload`"),
     (OtherCalibrator, "in `held_out`"),
+    (UnrefinedWeights, "in `held_out`"),
 )
 
 

@@ -5,8 +5,8 @@ compares and judges them by the criterion of the trial (`trial.py`). `TRIALS` ha
 recipe names; the others need something that only one place has:
 
 - `RequantizedWeights`: for a model that is quantized already, its own scales or new ones.
-- `measure_on_held_out`: figures on samples that a trial run did not use, and the trial of other
-  calibrators on them.
+- `measure_on_held_out`: figures on samples that a trial run did not use, and the trials of other
+  calibrators and of unrefined weights on them.
 - `offload_rejected_layers`: layers that a chip part is rejected for, and unprofitable parts, on the
   host; with the trials of layers that return to the chip and of small parts.
 

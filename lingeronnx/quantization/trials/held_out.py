@@ -12,6 +12,12 @@ with unrefined weights. One that is better by 0.5 dB and by more than chance (a 
 5 %) is then used for the model, which is quantized again with it, and kept if its trial is better
 by as much.
 
+Refinement fits weights to the samples, in which few samples of a deep model mislead it, and
+`StageAblation` compares on the same samples. So below 20 dB the trial is also measured with
+unrefined weights, and refinement is dropped if the outputs are better without it by 0.5 dB and by
+more than chance, and the lowest SQNR by 1 dB, on 8 samples or more. That is more than what the
+fewer samples of the trial cost.
+
 Calls of a model that is fed its own states are held out when they are unrolled
 (`runtime.streaming`), and so are samples beyond the first 512 (`runtime.data`). Nothing is measured
 again then.
@@ -29,7 +35,7 @@ from ...ir.plan import Affine, Plan
 from ...runtime.data import HoldOut, Progress
 from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_candidate, is_chip_ready_without_refinement
 from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
 from ..steps.planned_model import PlannedModel
@@ -49,6 +55,8 @@ HOLD_OUT = HoldOut(period=8, count=2, first_index=0, end_index=96)
 _REFINEMENT_SAMPLES, _REFINEMENT_ROWS = 32, 2048
 _MIN_SAMPLES = 4  # minimum number of held-out samples
 _MIN_CHOICE_SAMPLES = 16  # minimum number to choose the calibrator by
+_MIN_DROP_SAMPLES = 8  # minimum number to drop refinement by
+_MIN_DROP_GAIN_DB = 1.0  # what the lowest SQNR gains without refinement if it is dropped
 _CALIBRATORS = ("max", "percentile")  # tried beside the default one
 _MAX_SQNR_DB = 20.0  # other calibrators are tried only below that
 
@@ -106,6 +114,7 @@ def measure_on_held_out(
             return best
         step.changes += run.reduced.fidelity.describe_outputs(run.measured_on)
     run = run_trial(OtherCalibrator(requantize), run, log)
+    run = run_trial(UnrefinedWeights(), run, log)
     return replace(run.full, fidelity=replace(run.reduced.fidelity, measured_on=run.measured_on))
 
 
@@ -183,6 +192,52 @@ class OtherCalibrator:
         """Quantize `prepared` with another calibrator, with all samples and without some."""
         alternative = self._requantize(prepared.with_settings({"calibrator": calibrator}))
         return _quantize_reduced(alternative, log)
+
+
+class UnrefinedWeights:
+    """Trial: weights without refinement, judged on samples that were held out.
+
+    The lowest SQNR must also gain `_MIN_DROP_GAIN_DB`: outputs that are exact have no part in it.
+    """
+
+    name = "unrefined"
+    criterion = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
+
+    def find_obstacle(self, best: _HeldOutRun) -> str | None:
+        """Return "" (no note) if the weights stay, or None if the trial applies.
+
+        It does not apply if they are not refined, with an SQNR of at least `_MAX_SQNR_DB`, or with
+        fewer than `_MIN_DROP_SAMPLES` samples.
+        """
+        if best.full.refinement is None or best.sample_count < _MIN_DROP_SAMPLES:
+            return ""
+        is_good = best.reduced.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB
+        return "" if is_good else None
+
+    def propose(self, best: _HeldOutRun, log: RunLog) -> Proposals[_HeldOutRun]:
+        """Propose the trial with unrefined weights; the model follows if it is accepted."""
+        log.report_progress("unrefined weights")
+        full = best.full
+        yield Proposal(
+            build=lambda: best._replace(reduced=_build_alike(best.reduced.planned, None, None)),
+            compare=lambda old, new: compare_measured_tensors(old.reduced, new.reduced),
+            criterion=self.criterion,
+            condition=lambda _, gain: (
+                gain.worst_output_db >= _MIN_DROP_GAIN_DB
+                and (not full.report.chip_ready or is_chip_ready_without_refinement(full.planned))
+            ),
+            describe=_drop_refinement,
+        )
+
+
+def _drop_refinement(run: _HeldOutRun, gain: Gain) -> _HeldOutRun:
+    """Return `run` with the model built from unrefined weights, too, and a note on the gain."""
+    planned = run.full.planned
+    note = (
+        f"weight and bias refinement was disabled: outputs {gain.value:.1f} dB closer to the float "
+        f"model's {run.measured_on}"
+    )
+    return run._replace(full=build_candidate(planned, planned.graph, None)).with_notes([note])
 
 
 def _build_unrefined(run: _HeldOutRun, calibrator: str) -> _HeldOutRun | None:

@@ -10,6 +10,7 @@ from lingeronnx.api import quantization
 from lingeronnx.ir import ir
 from lingeronnx.quantization.scales import scale_policy
 from lingeronnx.quantization.trials import held_out
+from lingeronnx.quantization.trials.stage_ablation import StageAblation
 from lingeronnx.runtime.data import Data, HoldOut, InputSpec
 from tests.nets import Net
 from tests.passes.helpers import proto, rand
@@ -109,6 +110,34 @@ def test_a_clearly_better_calibrator_is_chosen(monkeypatch):
     assert "calibrator" not in kept.plan.settings
     fresh = rand(512, 32, seed=99)
     assert _fresh_sqnr(model, chosen, fresh) > _fresh_sqnr(model, kept, fresh) + 0.5
+
+
+@pytest.mark.parametrize("damage", [0.3, 0.0])
+def test_refinement_that_is_clearly_worse_on_held_out_samples_is_dropped(monkeypatch, damage):
+    """Refinement that misleads: its weights fit the samples, which the ablation compares on."""
+
+    def refine(planned, *_, **__):
+        graph = planned.graph.clone()
+        for name, value in graph.graph.initializers.items():
+            weights = value.const_value.numpy()
+            noise = rand(*weights.shape, seed=5) * weights.std() * damage
+            graph.graph.initializers[name].const_value = ir.tensor(weights + noise + 1e-6)
+        return graph
+
+    monkeypatch.setattr("lingeronnx.quantization.pipeline.refine_weights", refine)
+    monkeypatch.setattr(held_out, "refine_weights", refine)
+    monkeypatch.setattr(StageAblation, "find_obstacle", lambda *_: "")
+    model, x = _model(), rand(64, 32, seed=0)
+    result = lo.quantize(model, x, platform="generic")
+    notes = [note for note in result.report.notes if "refinement was disabled" in note]
+    fresh = rand(512, 32, seed=99)
+    if damage:
+        (note,) = notes
+        assert MEASURED_ON in note
+        assert _fresh_sqnr(model, result, fresh) > 25
+        assert result.report.outputs["y"]["sqnr"] > 25
+    else:
+        assert not notes
 
 
 def test_hold_out_of_data():
