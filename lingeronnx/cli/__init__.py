@@ -212,12 +212,13 @@ def _exit_after(ctx: click.Context, error: BaseException) -> None:
 
 def _describe_invalid_model(argv: list[str], error: BaseException) -> str:
     """Return a message on the first model of the command line that is not valid ONNX, or ""."""
-    from ..operators.invalid_models import raise_if_invalid  # loads onnx
+    with contextlib.suppress(Exception):  # must not hide the error itself, such as a failed import
+        from ..operators.invalid_models import raise_if_invalid  # loads onnx
 
-    try:
-        raise_if_invalid(argv, error)
-    except LingerOnnxError as message:
-        return str(message)
+        try:
+            raise_if_invalid(argv, error)
+        except LingerOnnxError as message:
+            return str(message)
     return ""
 
 

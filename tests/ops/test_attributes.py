@@ -58,7 +58,9 @@ def test_widths_of_input_and_weight():
 def test_rules_that_pass_factors_of_channels():
     assert {rule.name for rule in LOWERING_RULES if rule.passes_channel_factors} == {
         "AvgPool2dInt",
+        "LeakyRelu (composed)",
         "MaxPool",
         "Relu",
         "iqAdd",
+        "iqTable",  # of LeakyRelu
     }
