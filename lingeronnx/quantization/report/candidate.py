@@ -255,7 +255,8 @@ class Candidate:
         """Describe the node where an output breaks; see `describe_break`."""
         lowered, prepared = self.lowered.graph, self.prepared
         session = LoweredSession(lowered, self.planned.prepared.target, prepared.opened)
-        return describe_break(prepared, lowered, self.planned.graph, session)
+        output = self.fidelity.worst_output
+        return describe_break(prepared, lowered, self.planned.graph, session, output)
 
     @property
     def checked_model(self) -> QuantizedModel:

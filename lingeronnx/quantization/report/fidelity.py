@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _MAX_SQNR_DB = 60.0  # SQNR above this counts as this when the break is located
+_MIN_BREAK_SHARE = 0.5  # fraction of the noise of all layers that arises where an output breaks
 _DOMINANT_SHARE = 0.9  # fraction of an output's power in one sample that decides its figures
 _MIN_SHARING_SAMPLES = 8  # samples among which such a share is unexpected
 _STUCK_SHARE = 0.25  # fraction of a state's changing elements that may be constant in integers
@@ -85,6 +86,11 @@ class Fidelity:
     power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
     measured_errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
     measured_power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
+
+    @property
+    def worst_output(self) -> str:
+        """The output with the lowest SQNR."""
+        return min(self.outputs, key=lambda name: _sqnr_sort_key(self.outputs[name]["sqnr"]))
 
     @property
     def is_lossy(self) -> bool:
@@ -557,66 +563,138 @@ class _StateRanges:
 
 
 def describe_break(
-    prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session
+    prepared: PreparedModel,
+    lowered: ir.Model,
+    float_graph: ir.Model,
+    session: Session,
+    output: str,
 ) -> str:
-    """Describe the node that loses the most SQNR, or why it cannot be located; never raises.
+    """Describe the node where an output breaks, or why it cannot be located; never raises.
 
     As `locate_break`: an explanation must not end a command.
     """
     try:
         with np.errstate(all="ignore"):
-            return locate_break(prepared, lowered, float_graph, session)
+            return locate_break(prepared, lowered, float_graph, session, output)
     except Exception as error:
         return f"; the break could not be located ({type(error).__name__})"
 
 
 def locate_break(
-    prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session
+    prepared: PreparedModel,
+    lowered: ir.Model,
+    float_graph: ir.Model,
+    session: Session,
+    output: str,
 ) -> str:
-    """Describe the node that loses the most SQNR against its inputs, in one batch.
+    """Describe the node where the noise that reaches `output` rises most, in one batch.
 
-    `session` runs the integer graph `lowered` of `float_graph`.
-    Only nodes whose output is below twice `MIN_SQNR_DB` count; "" without one, or for a model with
-    states a note that the error accumulates. States are those of the float model.
+    `session` runs the integer graph `lowered` of `float_graph`. The noise that reaches the output
+    is that of `_find_noise_at_output`. Only nodes whose output is below twice `MIN_SQNR_DB` count;
+    "" without one, or for a model with states a note that the error accumulates. States are those
+    of the float model.
     """
     feed = prepared.data.first(prepared.comparison_batch_size)
     sqnr_db = measure_tensor_sqnr(lowered, float_graph, session, feed)
-    clamped_db: dict[str, float] = {}  # an unmeasured tensor counts as its worst input
+    noise = _find_relative_noise(float_graph, sqnr_db)
+    noise_at_output = _find_noise_at_output(float_graph, noise, output)
+    min_noise = _to_relative_noise(2 * MIN_SQNR_DB)
     break_node: ir.Node | None = None
-    break_tensor, max_loss_db = "", 0.0
+    break_tensor, max_rise = "", 0.0
     for node in float_graph.graph:
-        input_db = _worst_input_db(node, clamped_db)
-        for value in node.outputs:
-            name = str(value.name)
-            output_db = _sqnr_sort_key(sqnr_db.get(name, input_db))
-            output_db = min(max(output_db, -_MAX_SQNR_DB), _MAX_SQNR_DB)
-            clamped_db[name] = output_db
-            loss_db = input_db - output_db
-            if name in sqnr_db and loss_db > max_loss_db and output_db < 2 * MIN_SQNR_DB:
-                break_node, break_tensor, max_loss_db = node, name, loss_db
+        input_noise = _max_input_noise(node, noise_at_output)
+        for name in (str(value.name) for value in node.outputs):
+            rise = noise_at_output.get(name, 0.0) - input_noise
+            if name in sqnr_db and rise > max_rise and noise[name] > min_noise:
+                break_node, break_tensor, max_rise = node, name, rise
     if break_node is None:
         return "; the error accumulates from call to call" if prepared.calls is not None else ""
-    output_db = clamped_db[break_tensor]
-    level = "not finite" if math.isnan(sqnr_db[break_tensor]) else f"{output_db:.1f} dB"
+    is_dominant = max_rise >= _MIN_BREAK_SHARE * _sum_rises(float_graph, noise, noise_at_output)
+    verb = "it breaks at" if is_dominant else "the error comes from many layers and rises most at"
+    input_db = -10 * math.log10(_max_input_noise(break_node, noise))
+    level = f"{-10 * math.log10(noise[break_tensor]):.1f} dB"
+    if math.isnan(sqnr_db[break_tensor]):
+        level = "not finite"
     return (
-        f"; it breaks at {break_node.op_type} {break_node.name} ('{break_tensor}': {level}, "
-        f"{output_db + max_loss_db:.1f} dB before it)"
+        f"; {verb} {break_node.op_type} {break_node.name} ('{break_tensor}': {level}, "
+        f"{input_db:.1f} dB before it)"
     )
 
 
-def _worst_input_db(node: ir.Node, sqnr_db: Mapping[str, float]) -> float:
-    """Return the lowest SQNR in dB of the inputs of a node; unknown ones count as exact.
+def _to_relative_noise(sqnr_db: float) -> float:
+    """Return the noise power relative to the signal's; an SQNR of NaN counts as the lowest."""
+    clamped_db = min(max(_sqnr_sort_key(sqnr_db), -_MAX_SQNR_DB), _MAX_SQNR_DB)
+    return float(10 ** (-clamped_db / 10))
 
-    Exact is _MAX_SQNR_DB. The inputs of a Softmax include those of an Add or Where before it, in
-    whose result the large values of a mask hide the error of the scores.
+
+def _find_relative_noise(graph: ir.Model, sqnr_db: Mapping[str, float]) -> dict[str, float]:
+    """Return {tensor: noise power relative to the signal's} for all outputs of nodes.
+
+    A tensor that `sqnr_db` lacks has that of its worst input.
+    """
+    noise: dict[str, float] = {}
+    for node in graph.graph:
+        input_noise = _max_input_noise(node, noise)
+        for name in (str(value.name) for value in node.outputs):
+            noise[name] = _to_relative_noise(sqnr_db[name]) if name in sqnr_db else input_noise
+    return noise
+
+
+def _find_noise_at_output(
+    graph: ir.Model, noise: Mapping[str, float], output: str
+) -> dict[str, float]:
+    """Return {tensor: how much of its relative noise reaches `output`}, for all it depends on.
+
+    This is the lowest relative noise from the tensor on, along the path where that is highest: what
+    a sum, a clip or a normalization removes did not reach the output.
+    """
+    noise_at_output = {output: noise[output]}
+    for node in reversed(list(graph.graph)):
+        reached = [noise_at_output.get(str(value.name), 0.0) for value in node.outputs]
+        passed = max(reached, default=0.0)
+        for name in _find_input_names(node):
+            if passed and name in noise:
+                previous = noise_at_output.get(name, 0.0)
+                noise_at_output[name] = max(previous, min(noise[name], passed))
+    return noise_at_output
+
+
+def _sum_rises(
+    graph: ir.Model, noise: Mapping[str, float], noise_at_output: Mapping[str, float]
+) -> float:
+    """Return the sum of what nodes on the path to an output add to the relative noise.
+
+    Noise beyond that of the output does not count. The sum exceeds the noise of the output where
+    layers add again what a clip or a normalization removed.
+    """
+    max_noise = max(noise_at_output.values())
+    total = 0.0
+    for node in graph.graph:
+        input_noise = min(_max_input_noise(node, noise), max_noise)
+        for name in (str(value.name) for value in node.outputs):
+            if name in noise_at_output:
+                total += max(min(noise[name], max_noise) - input_noise, 0.0)
+    return total
+
+
+def _max_input_noise(node: ir.Node, noise: Mapping[str, float]) -> float:
+    """Return the highest relative noise of the inputs of a node; unknown ones count as exact."""
+    exact = _to_relative_noise(math.inf)
+    return max((noise.get(name, exact) for name in _find_input_names(node)), default=exact)
+
+
+def _find_input_names(node: ir.Node) -> list[str]:
+    """Return the names of the inputs of a node.
+
+    Those of a Softmax include the inputs of an Add or Where before it, in whose result the large
+    values of a mask hide the error of the scores.
     """
     values = list(node.inputs)
     if node.op_type in float_ops.SOFTMAX_OPS:
         mask_node = ir.producer(values[0])
         if mask_node is not None and mask_node.op_type in ("Add", "Where"):
             values += mask_node.inputs
-    names = [str(value.name) for value in values if value is not None]
-    return min((sqnr_db.get(name, _MAX_SQNR_DB) for name in names), default=_MAX_SQNR_DB)
+    return [str(value.name) for value in values if value is not None]
 
 
 def measure_tensor_sqnr(

@@ -125,11 +125,11 @@ def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
             "lingeronnx.quantization.report.fidelity.measure_tensor_sqnr",
             lambda *_, value=level: {"a": value, "y": value},
         )
-        text = describe_break(Data, exact, exact, None)
+        text = describe_break(Data, exact, exact, None, "y")
         assert f"'a': {said}" in text
     monkeypatch.setattr(
         "lingeronnx.quantization.report.fidelity.measure_tensor_sqnr", lambda *_: 1 / 0
     )
-    text = describe_break(Data, exact, exact, None)
+    text = describe_break(Data, exact, exact, None, "y")
     assert text == "; the break could not be located (ZeroDivisionError)"
     assert ir.get_tensor_names(exact)

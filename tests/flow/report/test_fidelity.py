@@ -160,13 +160,75 @@ def test_a_mask_does_not_hide_where_the_scores_break(
         a = Relu(x) s = MatMul(a, w) m = {operator} p = Softmax(m) }}""",
         w=np.eye(4, dtype=np.float32),
     )
-    sqnr_db = {"a": 30.0, "s": 5.0, "m": 700.0, "p": 4.0}
+    text = _locate_break(model, {"a": 30.0, "s": 5.0, "m": 700.0, "p": 4.0}, "p", monkeypatch)
+    assert text.startswith("; it breaks at MatMul")
+    assert "('s': 5.0 dB, 30.0 dB before it)" in text
+
+
+def _locate_break(
+    model: ir.Model, sqnr_db: dict[str, float], output: str, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Return the description of the break for tensors of the levels `sqnr_db`."""
     monkeypatch.setattr(fidelity, "measure_tensor_sqnr", lambda *_: sqnr_db)
     data = SimpleNamespace(first=lambda count: {})
     prepared = SimpleNamespace(data=data, comparison_batch_size=1, calls=None)
-    text = fidelity.locate_break(prepared, model, model, None)  # type: ignore[arg-type]
-    assert text.startswith("; it breaks at MatMul")
-    assert "('s': 5.0 dB, 30.0 dB before it)" in text
+    return fidelity.locate_break(prepared, model, model, None, output)  # type: ignore[arg-type]
+
+
+def test_the_break_is_where_most_of_the_noise_arises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fall from 60 to 23 dB is 0.5 % of noise; one from 15 to 8 dB is 13 % of 16 %."""
+    model = graph(
+        """g (float[N,4] x) => (float[N,4] y) {
+        a = Relu(x) b = Sigmoid(a) c = Tanh(b) y = Sigmoid(c) }"""
+    )
+    sqnr_db = {"a": 23.0, "b": 15.0, "c": 8.0, "y": 8.0}
+    text = _locate_break(model, sqnr_db, "y", monkeypatch)
+    assert text.startswith("; it breaks at Tanh")
+    assert text.endswith("('c': 8.0 dB, 15.0 dB before it)")
+
+
+def test_noise_that_a_sum_or_clip_removes_is_no_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = graph(
+        """g (float[N,4] x) => (float[N,4] y) {
+        a = Relu(x) b = Sigmoid(a) c = Add(a, b) y = Tanh(c) }"""
+    )
+    sqnr_db = {"a": 30.0, "b": 0.0, "c": 25.0, "y": 10.0}
+    text = _locate_break(model, sqnr_db, "y", monkeypatch)
+    assert "at Tanh" in text
+
+
+def test_a_break_on_the_way_to_another_output_is_not_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = graph(
+        """g (float[N,4] x) => (float[N,4] y, float[N,4] z) {
+        a = Relu(x) y = Tanh(a) z = Sigmoid(a) }"""
+    )
+    sqnr_db = {"a": 30.0, "y": 12.0, "z": 3.0}
+    assert "at Tanh" in _locate_break(model, sqnr_db, "y", monkeypatch)
+    assert "at Sigmoid" in _locate_break(model, sqnr_db, "z", monkeypatch)
+
+
+def test_no_layer_breaks_where_many_add_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = graph(
+        """g (float[N,4] x) => (float[N,4] y) {
+        a = Relu(x) b = Sigmoid(a) c = Tanh(b) y = Sigmoid(c) }"""
+    )
+    sqnr_db = {"a": 15.5, "b": 13.0, "c": 11.0, "y": 10.0}
+    text = _locate_break(model, sqnr_db, "y", monkeypatch)
+    assert text.startswith("; the error comes from many layers and rises most at Tanh")
+
+
+def test_no_layer_breaks_where_each_adds_what_a_clip_removes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = graph(
+        """g (float[N,4] x) => (float[N,4] y) {
+        a = Sigmoid(x) b = Relu(a) c = Tanh(b) d = Relu(c) e = Sigmoid(d) y = Relu(e) }"""
+    )
+    sqnr_db = {"a": 3.0, "b": 20.0, "c": 3.0, "d": 18.0, "e": 3.0, "y": 10.0}
+    text = _locate_break(model, sqnr_db, "y", monkeypatch)
+    assert text.startswith("; the error comes from many layers and rises most at Sigmoid")
 
 
 def test_values_beyond_the_calibrated_range_are_counted() -> None:
