@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.check.report import Check
 from ..analysis.compare.comparison import Comparison
 from ..analysis.profile.outliers import iter_constants
+from ..common.command_lines import replace_options
 from ..common.escaping import escape_html, quote_shell
 from ..common.pages import PageSection, components
 from ..common.text import format_bytes, format_decibels, group_by_key
@@ -21,10 +21,6 @@ from .report_losses import Loss
 __all__ = ["QuantizeCommand", "Hint", "Tile", "make_overview", "render_overview"]
 
 _LOW_SQNR_DB = 20.0  # below it the tile is marked
-#: Options of `quantize` that can be repeated; of the others the last one counts.
-_REPEATABLE_OPTIONS = frozenset({"--override", "--skip"})
-#: A word of a command line as it is quoted.
-_SHELL_WORD = re.compile(r"""(?:\$'(?:[^'\\]|\\.)*'|'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\])+""")
 
 
 @dataclass(frozen=True)
@@ -67,30 +63,12 @@ class QuantizeCommand:
         Without options it is the command that quantizes the model again, to the same file.
         """
         if options:
-            return _replace_options(self.text, options) if self.text else options
+            return replace_options(self.text, options) if self.text else options
         if self.text:
             return self.text
         model = "MODEL" if self.model == "model" else quote_shell(self.model)
         output = "" if self.output == "model" else f" -o {quote_shell(self.output)}"
         return f"lingeronnx quantize {model} --calib DATA{output}"
-
-
-def _replace_options(command: str, options: str) -> str:
-    """Return a command line with `options` at its end, and without others of the same names.
-
-    Options that can be repeated stay. Both texts are quoted for a shell.
-    """
-    added = _SHELL_WORD.findall(options)
-    followers = zip(added, [*added[1:], "-"], strict=True)
-    has_value = {name: not follower.startswith("-") for name, follower in followers}
-    kept, words = [], iter(_SHELL_WORD.findall(command))
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if not name.startswith("-") or name not in has_value or name in _REPEATABLE_OPTIONS:
-            kept.append(word)
-        elif has_value[name] and not equals:
-            next(words, None)
-    return " ".join([*kept, options])
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..common.command_lines import replace_options
 from ..common.errors import LingerOnnxError
 from ..common.escaping import escape_lines
 from ._shared import current_command_line, format_examples
@@ -260,7 +261,7 @@ def _report_bug(ctx: click.Context) -> None:
     if line := _write_bug_archive(ctx.meta[_ARGV_KEY], trace):
         echo(line, err=True)
     if line := current_command_line():
-        echo(f"try next: {line} {_REDUCED_OPTIONS}", err=True)
+        echo(f"try next: {replace_options(line, _REDUCED_OPTIONS)}", err=True)
 
 
 @click.group(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.command_lines import replace_options
 from ..common.escaping import escape_invisible
 from ..common.text import (
     SCREEN_LINES,
@@ -115,8 +116,8 @@ def _print_report(
     """Print the report of a quantization of `model`, and the written files, on `console`.
 
     At most `max_lines` lines per category are printed, and `cost_rows` layers in the cost table,
-    which is omitted for 0. Suggested options are printed only with a `command_line`, to which they
-    are appended.
+    which is omitted for 0. Suggested options are printed only with a `command_line`, where they
+    replace those of the same names.
     """
     report = written.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
@@ -125,7 +126,7 @@ def _print_report(
     print_notes(console, warnings, "WARNING", "bold red")
     if command_line:
         for step in report.next:
-            print_line(console, _NEXT_LABEL, f"{command_line} {' '.join(step.options)}")
+            print_line(console, _NEXT_LABEL, replace_options(command_line, " ".join(step.options)))
             print_facts(console, [("", f"({step.effect})", "")])
     print_facts(
         console, [*_figure_rows(report, max_lines), *_float_and_rewrite_rows(report, max_lines)]
