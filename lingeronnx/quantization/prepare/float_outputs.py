@@ -18,6 +18,7 @@ __all__ = [
     "MAX_MEASURED_SAMPLES",
     "FloatOutputCache",
     "has_too_few_softmax_rows",
+    "is_softmax_output",
     "map_outputs_to_logits",
 ]
 
@@ -48,14 +49,19 @@ def map_outputs_to_logits(model: ir.Model) -> dict[str, str]:
 def has_too_few_softmax_rows(model: ir.Model, sample_count: int) -> bool:
     """Whether a Softmax output has too few rows in `sample_count` samples to judge a change by."""
     for value in model.graph.outputs:
-        producer = ir.producer(value)
-        if producer is None or producer.op_type not in float_ops.SOFTMAX_OPS:
+        if not is_softmax_output(value):
             continue
         shape = ir.get_shape(value) or ()
         rows = math.prod(dim or 1 for dim in shape[1:-1])
         if rows * sample_count < _MIN_SOFTMAX_ROWS:
             return True
     return False
+
+
+def is_softmax_output(value: ir.Value) -> bool:
+    """Whether a Softmax or LogSoftmax computes `value`."""
+    producer = ir.producer(value)
+    return producer is not None and producer.op_type in float_ops.SOFTMAX_OPS
 
 
 class FloatOutputCache:

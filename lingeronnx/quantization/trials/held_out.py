@@ -218,7 +218,7 @@ class UnrefinedWeights:
         """Propose the trial with unrefined weights; the model follows if it is accepted."""
         log.report_progress("unrefined weights")
         full = best.full
-        yield Proposal(
+        verdict = yield Proposal(
             build=lambda: best._replace(reduced=_build_alike(best.reduced.planned, None, None)),
             compare=lambda old, new: compare_measured_tensors(old.reduced, new.reduced),
             criterion=self.criterion,
@@ -228,6 +228,7 @@ class UnrefinedWeights:
             ),
             describe=_drop_refinement,
         )
+        return verdict.best
 
 
 def _drop_refinement(run: _HeldOutRun, gain: Gain) -> _HeldOutRun:

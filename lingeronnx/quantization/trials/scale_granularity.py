@@ -5,8 +5,8 @@ largest: of pointwise layers after depthwise ones, or of channels with folded ba
 Equalization moves such ranges to the layer before, where it can. And a power-of-two scale leaves up
 to half of the integers unused. So if an output is still far from the float model's, the graph is
 also built with arbitrary scales per channel, and kept if that is clearly better. If an output is a
-Softmax with too few rows to tell, its input is compared instead. Settings `mode` and
-`weight_scales` of the user are respected. No chip supports either.
+Softmax with too few rows to tell, another one must be far, and the Softmax's input is compared.
+Settings `mode` and `weight_scales` of the user are respected. No chip supports either.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from ..prepare.float_outputs import is_softmax_output
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate, build_candidate
 from ..run_log import RunLog
@@ -23,6 +24,7 @@ from ..steps.scale_assignment import assign_scales
 from .evidence import (
     Gain,
     can_choose_by_samples,
+    clamp_sqnr_db,
     compare_measured_tensors,
     compare_outputs,
     has_decisive_samples,
@@ -63,7 +65,7 @@ class FinerGranularity:
             return ""
         if best.planned.basis.policy is None or not can_choose_by_samples(prepared):
             return ""
-        levels = [best.fidelity.min_measured_sqnr_db]
+        levels = _levels_without_softmax(best)
         if has_decisive_samples(best):
             levels = output_sqnr_levels(best)
         return None if min(levels, default=_MAX_SQNR_DB) < _MAX_SQNR_DB else ""
@@ -102,6 +104,17 @@ def _describe(
         f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
     )
     return finer.with_notes([note])
+
+
+def _levels_without_softmax(best: Candidate) -> list[float]:
+    """Return the SQNR in dB of each output that no Softmax computes."""
+    outputs = best.prepared.graph.graph.outputs
+    softmax_outputs = {str(value.name) for value in outputs if is_softmax_output(value)}
+    return [
+        clamp_sqnr_db(figures["sqnr"])
+        for name, figures in best.fidelity.outputs.items()
+        if name not in softmax_outputs
+    ]
 
 
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
