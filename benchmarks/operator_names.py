@@ -68,7 +68,9 @@ REASONS = {
     "lingeronnx/quantization/normalize/axes/cancel_transposes.py:_ATTRIBUTE_REWRITES": (
         "a way to transpose each operator"
     ),
-    "lingeronnx/quantization/normalize/entry/convert_model.py:_REWRITES": "a way to rewrite each operator",
+    "lingeronnx/quantization/normalize/entry/convert_model.py:_REWRITES": (
+        "a way to rewrite each operator"
+    ),
     "lingeronnx/ir/lower_opset.py:_REWRITES": "a way to rewrite each operator",
     "lingeronnx/quantization/normalize/entry/reject_unsupported.py:_TEXT_ENCODING_OPS": (
         "operators that may read text, of all domains"

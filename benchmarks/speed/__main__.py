@@ -48,6 +48,7 @@ from .page import (
 from .quantize_cost import METHODS, measure_costs
 from .simulator_speed import PROCESSORS, Peak, QuantizedNet, measure_net, measure_peaks
 from .tiles import measure_kernels, measure_tiles
+from .timing import Timing
 
 PARTS = ("simulator", "kernels", "real", "sets", "quantize", "first")
 _KEPT = "benchmarks/results/speed.json"
@@ -77,10 +78,11 @@ def measure_simulator(
     Returns the rows of both, and why engines could not run by net and engine.
     """
     rows, kernels, why_not = [], [], {}
+    timing = Timing(3, 0.03) if quick else Timing(5, 0.05)
     print(*SPEED_HEAD, sep="\n", flush=True)
     for net in nets:
         quantized = QuantizedNet.make(net)
-        for speed in measure_net(quantized, peaks, 3 if quick else 5, 0.03 if quick else 0.05):
+        for speed in measure_net(quantized, peaks, timing):
             rows.append(speed)
             print(format_table_row(speed_cells(speed)), flush=True)
             for engine, why in speed.ratios.items():

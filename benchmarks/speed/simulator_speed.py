@@ -44,7 +44,7 @@ from .engines import (
 from .machine import describe_machine, measure_memory_bandwidth, measure_peak_macs
 from .nets import Net, iterate_nets, iterate_nets_of_file
 from .page import SPEED_HEAD, SpeedRow, format_table_row, speed_cells
-from .timing import Ratio, compute_ratio, measure_interleaved
+from .timing import Ratio, Timing, compute_ratio, measure_interleaved
 
 __all__ = ["Peak", "QuantizedNet", "measure_net", "measure_peaks", "measure_thread_speedup"]
 
@@ -97,14 +97,9 @@ class QuantizedNet:
 def measure_net(
     quantized: QuantizedNet,
     peaks: Sequence[Peak],
-    rounds: int,
-    at_least: float,
-    clock: Callable[[], float] = time.perf_counter,
+    timing: Timing,
 ) -> Iterator[SpeedRow]:
-    """Yield a line for every number of threads and batch; more threads in batches only.
-
-    The engines are measured by `clock`.
-    """
+    """Yield a line for every number of threads and batch; more threads in batches only."""
     net, graph = quantized.net, quantized.graph
     models: dict[str, bytes | str] = {
         "float32": net.model.SerializeToString(),
@@ -127,10 +122,7 @@ def measure_net(
                     why_not["OpenVINO"] = rival
                 else:
                     runs["OpenVINO"] = rival
-                measure = partial(
-                    measure_interleaved, rounds=rounds, at_least=at_least, clock=clock
-                )
-                yield _measure_row(quantized, peak, batch, runs, why_not, measure)
+                yield _measure_row(quantized, peak, batch, runs, why_not, timing)
 
 
 def _measure_row(
@@ -139,20 +131,16 @@ def _measure_row(
     batch: int,
     runs: Mapping[str, Callable[[], object]],
     why_not: Mapping[str, str],
-    measure: Any,
+    timing: Timing,
 ) -> SpeedRow:
-    """Measure the engines of `runs` in turn; `why_not` has the reasons of those that cannot run.
-
-    `measure` is `measure_interleaved` with rounds, shortest time and clock.
-    """
+    """Measure the engines of `runs` in turn; `why_not` has the reasons of those that cannot run."""
     net, feed = quantized.net, quantized.net.sample(batch)
     gain = None
     if peak.threads > 1:
-        options = measure.keywords
         gain = measure_thread_speedup(
-            quantized.graph, feed, peak.threads, options["rounds"], options["at_least"]
+            quantized.graph, feed, peak.threads, timing.rounds, timing.at_least
         )
-    seconds = measure(runs)
+    seconds = measure_interleaved(runs, *timing)
     outputs: Any = runs["float32"]()
     weights = sum(  # a byte each
         numpy_helper.to_array(tensor).size for tensor in net.model.graph.initializer
@@ -207,6 +195,7 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true")
     given = parser.parse_args()
     clock = time.process_time if given.processor_time else time.perf_counter
+    timing = Timing(given.rounds, 0.1, clock)
     if given.simd is not None:
         os.environ["LINGERONNX_SIMD"] = given.simd
         if given.simd in PROCESSORS:  # before Numba is imported
@@ -222,8 +211,7 @@ def main() -> None:
         n for path in given.models for n in iterate_nets_of_file(path, given.platform)
     ] or iterate_nets():
         wanted = replace(net, batches=given.batch or net.batches)
-        net_rows = measure_net(QuantizedNet.make(wanted), machine, given.rounds, 0.1, clock)
-        for speed in net_rows:
+        for speed in measure_net(QuantizedNet.make(wanted), machine, timing):
             print(format_table_row(speed_cells(speed)), flush=True)
 
 

@@ -10,8 +10,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["Ratio", "compute_ratio", "measure_interleaved", "wait_until_idle"]
+__all__ = ["Ratio", "Timing", "compute_ratio", "measure_interleaved", "wait_until_idle"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,14 @@ def wait_until_idle(step: float = 0.005, at_most: float = 1.0) -> None:
         time.sleep(step)
         if time.process_time() - before < step / 5:
             return
+
+
+class Timing(NamedTuple):
+    """How engines are timed in turn: rounds, shortest time of a round in seconds, and clock."""
+
+    rounds: int
+    at_least: float
+    clock: Callable[[], float] = time.perf_counter
 
 
 def measure_interleaved(

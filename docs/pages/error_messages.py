@@ -35,8 +35,8 @@ _HEAD = f"""{MADE}
 
 A command that cannot go on prints one line that begins with `error:` and ends with exit code 1; a wrong option ends
 with 2. In Python the same line is the text of an exception. No half-written file is left. Exit code 70, with a
-traceback, is a fault of lingeronnx: please report it, with the archive that it names. If ONNX's checker rejects the
-model of a command that fails so, its reason is the error instead, with exit code 1.
+traceback, is a fault of lingeronnx: please report it, with the archive that it names. If ONNX's checker rejects
+the model of a command that fails so, its reason is the error instead, with exit code 1.
 
 The lines of this page are those of the code. `{_OPEN}` stands for what is filled in: a name, a number, a file. Search
 the page for the words around it. Where a line's second column is empty, what stands above the tables helps.

@@ -27,7 +27,7 @@ from ..analysis.compare.page import render_comparison_section, render_network_se
 from ..analysis.sensitivity.page import load_sensitivity_section
 from ..common.errors import ConfigError
 from ..common.escaping import escape_html
-from ..common.files import check_folder, created_folder, write_text
+from ..common.files import check_writable_folder, created_folder, write_text
 from ..common.json_values import to_json_value
 from ..common.pages import PageSection, components, render_page
 from ..common.text import format_violations, group_by_key, mask_quotes_and_numbers
@@ -107,8 +107,8 @@ def report(
     DataError
         If the data do not match the models, or the models have no common tensors.
     """
-    check_folder(folder)
-    added = [] if sensitivity is None else [load_sensitivity_section(sensitivity)[0]]
+    check_writable_folder(folder)
+    sensitivity_sections = [] if sensitivity is None else [load_sensitivity_section(sensitivity)[0]]
     result = quantized if isinstance(quantized, QuantizedModel) else None
     file = ir.as_model_proto(quantized)  # the rules of the packer apply to the unmodified file
     graph = (
@@ -167,7 +167,7 @@ def report(
     schedule = render_schedule_section(check_report)
     if schedule is not None:
         sections.append(schedule)
-    sections += added
+    sections += sensitivity_sections
     if quantize_report is not None:
         sections.append(_render_quantize_section(quantize_report))
         if quantize_report.search is not None:

@@ -40,8 +40,8 @@ __all__ = [
     "REPORT_VERSION",
     "FileVersion",
     "resolve_write_target",
-    "check_folder",
     "check_writable",
+    "check_writable_folder",
     "chip_file_path",
     "ensure_folder",
     "read_user_file",
@@ -204,7 +204,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         )
 
 
-def check_folder(path: str | os.PathLike[str]) -> None:
+def check_writable_folder(path: str | os.PathLike[str]) -> None:
     """Check, without writing, that files can be expected to be written into the folder `path`.
 
     It may be absent, as may its parents: `created_folder` with ``parents`` creates them.

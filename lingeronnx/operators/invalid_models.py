@@ -8,7 +8,6 @@ rejects the model, that is the error to report; if not, the exception is a bug i
 from __future__ import annotations
 
 import functools
-import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 import onnx
 
+from ..common.command_lines import find_model_paths
 from ..common.errors import LingerOnnxError, ModelError
 from ..ir import ir
 
@@ -33,7 +33,7 @@ def explain_invalid_models(call: Callable[_Params, _Result]) -> Callable[_Params
     """
 
     @functools.wraps(call)
-    def explained(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+    def call_and_explain(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
         try:
             return call(*args, **kwargs)
         except (LingerOnnxError, OSError, MemoryError):
@@ -42,15 +42,14 @@ def explain_invalid_models(call: Callable[_Params, _Result]) -> Callable[_Params
             raise_if_invalid([*args, *kwargs.values()], error)
             raise
 
-    return explained
+    return call_and_explain
 
 
 def raise_if_invalid(arguments: Iterable[object], error: BaseException) -> None:
     """Raise ModelError from `error` if ONNX's checker rejects a model among `arguments`.
 
-    Models are ONNX models, IR models and paths of existing .onnx files; words such as
-    ``--model=PATH`` of a command line count as paths. The message quotes the checker and names the
-    place of `error`, whose traceback is kept as the cause.
+    Models are ONNX models, IR models and words that name an .onnx file (`find_model_paths`). The
+    message quotes the checker and names the place of `error`, whose traceback is kept as the cause.
     """
     for name, model in _iter_models(arguments):
         reason = _find_invalidity(model)
@@ -68,14 +67,16 @@ def _iter_models(
     for argument in arguments:
         if isinstance(argument, onnx.ModelProto | ir.Model):
             yield "the model", argument
-        elif isinstance(argument, str | Path) and str(argument).endswith(".onnx"):
-            path = Path(str(argument).rpartition("=")[2])
-            if os.path.isfile(path):
+        elif isinstance(argument, str | Path):
+            for path in find_model_paths([str(argument)]):
                 yield path.name, path
 
 
 def _find_invalidity(model: onnx.ModelProto | ir.Model | Path) -> str:
-    """Return why ONNX's checker rejects `model`; "" if it does not, or fails itself."""
+    """Return the reason for which ONNX's checker rejects `model`.
+
+    "" if it does not, or fails itself.
+    """
     from .schemas import check_model  # registers schemas, which only a failure needs
 
     try:

@@ -499,7 +499,10 @@ class LoweredSession(Session):
             self._runner.fallback_sessions = fallback_sessions
 
     def run_checked(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Tensors:
-        """Yield what `tensors` does for inputs that `Data` yielded, without checks and watches."""
+        """Yield the tensors `names` as `tensors` does, for inputs that `Data` yielded.
+
+        They are not checked again, and nothing is watched.
+        """
         return self._tensors(inputs, names, None)
 
 

@@ -181,9 +181,9 @@ def test_a_folder_is_checked_before_it_is_made(tmp_path: Path) -> None:
         with pytest.raises(
             ConfigError, match=rf"cannot write into .*{name}: .*file is a file; give a folder"
         ):
-            files.check_folder(tmp_path / name)
+            files.check_writable_folder(tmp_path / name)
     for name in ("", "new", "new/below"):
-        files.check_folder(tmp_path / name)
+        files.check_writable_folder(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

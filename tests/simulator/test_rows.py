@@ -405,7 +405,7 @@ def test_lanes_of_16_bits_compile_on_any_machine(one):
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("largest", [40, 1000, 1 << 15])
 def test_lstm_cells_that_start_at_0_have_lanes_of_16_bits(name, largest):
-    """Long sequences of any gate sums, in which cells reach their limits; an odd number of units."""
+    """Long sequences of any gate sums, so that cells reach their limits; an odd count of units."""
     rng, units = np.random.default_rng(3), 21
     x = rng.normal(0, largest, (35, 40, units)).clip(-1 << 15, (1 << 15) - 1).astype(np.int16)
     x[:5] = np.abs(x[:5])

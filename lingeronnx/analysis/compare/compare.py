@@ -16,7 +16,7 @@ import numpy as np
 
 from ...common.errors import ConfigError
 from ...common.escaping import format_csv
-from ...common.files import check_folder, created_folder, write_text
+from ...common.files import check_writable_folder, created_folder, write_text
 from ...ir import ir
 from ...operators.invalid_models import explain_invalid_models
 from ...runtime.cluster import map_jobs
@@ -87,7 +87,7 @@ def compare(
         If settings are wrong, such as workers with `state` or a dump, or `out` cannot be written.
     """
     if out is not None:
-        check_folder(out)
+        check_writable_folder(out)
     base, other = open_source_pair(float_model, quant_model)
     ordered = state is not None or isinstance(base, DumpSource) or isinstance(other, DumpSource)
     _check_order(ordered, workers, cluster)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...common.errors import ConfigError
-from ...common.files import check_folder, chip_file_path
+from ...common.files import check_writable_folder, chip_file_path
 from .._result import show_result
 from .._shared import (
     DATA_HELP,
@@ -390,7 +390,7 @@ def _check_report(folder: Path | None, data: str | None) -> None:
         raise click.UsageError(
             "--report compares both models on data; pass --eval DATA or --calib DATA"
         )
-    check_folder(folder)
+    check_writable_folder(folder)
 
 
 def _check_deploy(
@@ -402,11 +402,11 @@ def _check_deploy(
     """
     if folder is None:
         return
-    from ...deployment import check_folder as check_deploy_folder
+    from ...deployment import check_folder
     from ...ir import ir
     from ...quantization import require_data
 
-    check_deploy_folder(folder)
+    check_folder(folder)
     require_data(_DEPLOY_NEEDS_DATA, ir.load(model), calib, plan)
 
 

@@ -28,6 +28,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from ...common.command_lines import find_model_paths
 from ...common.errors import LingerOnnxError, format_exception
 from ...common.escaping import escape_lines, join_shell
 from ...common.files import replace_file
@@ -130,9 +131,7 @@ def _iter_stripped_models(
     At most _MAX_MODELS, each once. Messages about models that cannot be included are appended to
     `missing`.
     """
-    paths = [Path(text.rpartition("=")[2]) for text in arguments if text.endswith(".onnx")]
-    model_paths = [path for path in dict.fromkeys(paths) if path.is_file()]
-    for index, path in enumerate(model_paths[:_MAX_MODELS]):
+    for index, path in enumerate(find_model_paths(arguments)[:_MAX_MODELS]):
         try:
             stripped = strip_weights(onnx.load(path, load_external_data=False))
             if stripped is None:

@@ -269,8 +269,9 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
             int(firsts[-1]),
         )
 
-    # the rows of a depthwise convolution are padded before they are interleaved
-    row_operands = operands if not depthwise else "signed" if x.dtype == np.int8 else "pairs"
+    row_operands = operands
+    if depthwise:  # its rows are padded before they are interleaved
+        row_operands = "signed" if x.dtype == np.int8 else "pairs"
     copy = _get_code(
         instructions, _register_tile.write_row_copy_ir, row_operands, 8 * x.dtype.itemsize
     )

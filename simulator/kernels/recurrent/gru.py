@@ -138,8 +138,7 @@ class ExecutorGru(CompiledRecurrentKernel):
         """Return the constants of a GRU step of the executor, and scratch memory for a group.
 
         A `VectorCell` where there is an instruction set that computes the tables and the output
-        form of this layer. `largest_input` is not
-        used.
+        form of this layer. `largest_input` is not used.
         """
         out = self.rescale_o.compile_for_bound(1 << 16)
         arithmetic = ExecutorArithmetic(self.uses_state_sums)
@@ -425,8 +424,7 @@ class CandidateGru(CompiledRecurrentKernel):
         """Return the constants of a step, and scratch memory per sample of a group.
 
         A `VectorCell` where there is an instruction set that computes the tables and the rescales,
-        and z * (n - h) fits 32 bits. `largest_input` is not
-        used.
+        and z * (n - h) fits 32 bits. `largest_input` is not used.
         """
         candidate_rescale = replace(self.rescale_o, bits=32)
         candidate = candidate_rescale.compile_for_bound(1 << 15)

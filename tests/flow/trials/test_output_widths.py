@@ -58,7 +58,7 @@ def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
 
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 def test_between_two_parts_the_host_reads_whole_sums(target):
-    """By default and with any effort; the last layer and one with a width of its own keep 8 bits."""
+    """By default, with any effort; the last layer and one with a width of its own keep 8 bits."""
     net = nets.Net(6)
     a = net.node("Sin", net.linear("x", (6, 8), out="a"))
     b = net.node("Sin", net.linear(a, (8, 8), out="b"))
