@@ -19,7 +19,7 @@ from ...operators.integer_ops import CONV1D, CONV2D
 
 __all__ = ["build_safe_names", "count_split_groups", "is_safe"]
 
-_UNSAFE_CHARACTERS = "@:,"
+_UNSAFE_CHARACTERS = str.maketrans("@:,", "___")
 _RESERVED_PREFIX = "Scale"
 #: Names that the packer reserves -> their replacements.
 _RESERVED_WORDS = {"workspace": "work_space", "dma_buffer1": "dma_buf1", "dma_buffer2": "dma_buf2"}
@@ -38,9 +38,9 @@ def _sanitize_name(name: str) -> str:
     "@", ":", "," and unprintable characters become "_", reserved words are respelled, and a name
     that starts with "Scale" gets a lower-case first letter.
     """
-    text = "".join(
-        "_" if char in _UNSAFE_CHARACTERS or not char.isprintable() else char for char in name
-    )
+    text = name.translate(_UNSAFE_CHARACTERS)
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "_" for char in text)
     for word, replacement in _RESERVED_WORDS.items():
         text = text.replace(word, replacement)
     return text[0].lower() + text[1:] if text.startswith(_RESERVED_PREFIX) else text
