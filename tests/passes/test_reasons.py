@@ -89,6 +89,11 @@ LEFT = {
         y = ReduceSum<keepdims = 0>(c, one) }""",
         "Reshape",
     ),
+    "joined-affine": (
+        """g (float[N,2] x) => (float[N,4] y) { a = Abs(x) c = Concat<axis = 1>(x, a)
+        b = Mul(c, uneven) y = Add(b, c) }""",
+        "Mul",
+    ),
     "unbind": (
         (
             "g (float[N,12] x) => (float[3,N,2,2] y) { a = Reshape(x, parts) y = Transpose<perm = [1, "
@@ -121,6 +126,7 @@ ARRAYS = {
     "one": np.array([1]),
     "parts": np.array([0, 3, 2, 2]),
     "pairs": np.array([-1, 2]),
+    "uneven": np.float32([1, 1, 9, 9]),
     "eight": np.array([-1, 8]),
     "last": np.array([-1]),
     "first": np.array([-(2**31)]),

@@ -46,6 +46,7 @@ from .activations.unary_functions import (
     fuse_known_activations,
     fuse_unary_functions,
 )
+from .axes.affine_before_concat import move_affine_before_concat
 from .axes.batch_first import move_batch_to_front
 from .axes.bypass_concat import bypass_concat
 from .axes.cancel_transposes import cancel_transposes
@@ -370,6 +371,13 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         operators=["Linear"],
+    ),
+    Pass(
+        "joined-affine",
+        move_affine_before_concat,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Concat"],
     ),
     Pass(
         "fold-batch-norm",
