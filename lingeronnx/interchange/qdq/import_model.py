@@ -23,10 +23,10 @@ from ...ir import float_ops, ir
 from ...ir.plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
 from .block_quantization import read_block_qparams
 from .constant_types import format_element_type, is_number
+from .dynamic_layers import restore_dynamic_layers
 from .qdq_writer import SCALES_KEY, scale_from_step
 from .qoperator import MOVES
 from .qoperators import (
-    DYNAMIC_OPS,
     expand_qoperators,
     reshape_constant,
     transpose_constant,
@@ -143,18 +143,13 @@ class _ModelImporter:
         )
 
     def _prepare(self) -> None:
-        """Reject dynamic quantization, inline functions of QDQ nodes, expand integer operators.
+        """Restore dynamically quantized layers, inline functions, expand integer operators.
 
         Also makes Constant nodes initializers, and takes the exact scales from the metadata. Raises
         ModelError for dynamic quantization.
         """
         model = self.model
-        for node in ir.iter_all_nodes(model):
-            if node.op_type in DYNAMIC_OPS:
-                raise ModelError(
-                    f"{node.op_type} {node.name}: dynamic quantization: activation scales are "
-                    "computed at run time and not stored; use the original float model"
-                )
+        restore_dynamic_layers(model)
         for function in model.functions.values():
             if any(node.op_type in (_Q, _DQ) for node in function.all_nodes()):
                 ir.InlinePass()(model)

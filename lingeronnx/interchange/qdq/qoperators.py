@@ -89,11 +89,14 @@ _QOPERATOR_FORMS: Mapping[str, _QOperatorForm] = {
 #: Integer operators (QLinear..., QGemm) that have a float form here.
 QOPERATORS = frozenset((*_QOPERATOR_FORMS, _CONCAT))
 
-_QUANTIZED_OPS = {"QuantizeLinear", "DequantizeLinear", *QOPERATORS, *DYNAMIC_OPS}
+_QUANTIZED_OPS = {"QuantizeLinear", "DequantizeLinear", *QOPERATORS}
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Whether another tool quantized `model`: it has QDQ nodes or integer operators of ONNX."""
+    """Whether a file has scales of another tool: QDQ nodes, or integer operators with scales.
+
+    False for dynamic quantization, whose activation scales are computed at run time.
+    """
     return any(node.op_type in _QUANTIZED_OPS for node in ir.iter_all_nodes(model))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ...common.errors import ConfigError, ModelError
-from ...interchange.qdq.qoperators import is_quantized
+from ...interchange.qdq.qoperators import DYNAMIC_OPS, is_quantized
 from ...ir import float_ops, ir
 from ...ir.batch_axes import set_batch_axes
 from ...ir.digests import compute_output_digest
@@ -267,6 +267,7 @@ def prepare_model(
     target, loaded = resolve_target(conf), ir.as_owned_model(model)
     fixed = fix_inputs(loaded, conf.fix) if conf.fix else {}
     digest = compute_output_digest(loaded)
+    dynamic_notes = _restore_dynamic_layers(loaded)
     if encodings is None:
         imported, import_notes = _import_if_quantized(loaded, conf)
     else:
@@ -288,6 +289,7 @@ def prepare_model(
     notes += [
         *([] if tail is None else [_format_tail_note(tail)]),
         *_suggest_states(original, conf),
+        *dynamic_notes,
         *import_notes,
         *infer_input_shapes(original, data),
     ]
@@ -595,6 +597,22 @@ def _import_if_quantized(
     return imported, [f"the model is quantized already: {usage}", *imported.notes]
 
 
+def _restore_dynamic_layers(model: ir.Model) -> list[str]:
+    """Replace dynamically quantized layers of `model` by float ones, in place; return a note.
+
+    No note without such layers. Raises ModelError if one cannot be replaced.
+    """
+    if not any(node.op_type in DYNAMIC_OPS for node in ir.iter_all_nodes(model)):
+        return []
+    from ...interchange.qdq.dynamic_layers import restore_dynamic_layers  # only such models
+
+    check_schemas(model)
+    count = restore_dynamic_layers(model)
+    noun = "1 layer is" if count == 1 else f"{count} layers are"
+    replacement = "replaced by the float layers that their weights represent"
+    return [f"{noun} quantized dynamically: {replacement}"]
+
+
 def _import_checked(model: ir.Model) -> ImportedQuantization:
     """Return the float model and scales of a quantized `model`, after checking its operators.
 
@@ -648,15 +666,15 @@ def normalize_model(
     notes : list of str
         Notes for the report.
     """
-    conf, import_notes = resolve_config(None, {"platform": target, "fit": False}), []
+    conf = resolve_config(None, {"platform": target, "fit": False})
+    model = model.clone()
+    import_notes = _restore_dynamic_layers(model)
     if is_quantized(model):
         model = _import_checked(model).graph
         import_notes.append(
             "the model is quantized already (QuantizeLinear): checking the float model that it "
             "represents"
         )
-    if input_shape or fix:
-        model = model.clone()
     fixed = fix_inputs(model, fix)
     set_input_shapes(model, input_shape)
     accepted = _accept_model(model)
