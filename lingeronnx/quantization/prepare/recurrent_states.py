@@ -152,11 +152,11 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
     -------
     dict
         {node: reason}; empty without states, if the target has 16 bits, or if all of the nodes only
-        move or join data. Layers are nodes with multiply-accumulates.
+        move or join data. Layers are nodes with sums of products.
     """
     if not state or 16 in target.bits:
         return {}
-    nodes = [node for node in model.graph if count_macs(node) == 0]
+    nodes = [node for node in model.graph if not _has_sums_of_products(node)]
     on_path = _tensors_on_state_paths(nodes, state)
     updates = [node for node in nodes if not on_path.isdisjoint(_output_names(node))]
     if all(_only_moves_data(node, target) or node.op_type == "Concat" for node in updates):
@@ -166,6 +166,15 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
         "float"
     )
     return dict.fromkeys((str(node.name) for node in updates), reason)
+
+
+def _has_sums_of_products(node: ir.Node) -> bool:
+    """Whether `node` has more than one multiply-accumulate per output element.
+
+    A factor per channel, such as that of a cell whose range is halved, has one.
+    """
+    shape = ir.get_shape(node.outputs[0]) or ()
+    return count_macs(node) > math.prod(int(dim or 1) for dim in shape)
 
 
 def _tensors_on_state_paths(nodes: Sequence[ir.Node], state: Mapping[str, str]) -> set[str]:
@@ -242,12 +251,15 @@ def _feeds_only(node: ir.Node, names: Collection[str]) -> bool:
 
 
 def _is_elementwise_or_data_movement(node: ir.Node, target: Target) -> bool:
-    """Whether `node` has no MACs and is an activation, a binary function or data movement.
+    """Whether `node` is an activation, a binary function, data movement or a factor per channel.
 
-    A BatchNormalization counts: a sum or product with a constant becomes one.
+    A BatchNormalization counts: a sum or product with a constant becomes one, or a layer with one
+    multiply-accumulate per element.
     """
     known = float_ops.ACTIVATION_OPS | float_ops.BINARY_FUNCTIONS.keys() | {_LOWERED_AFFINE_OP}
-    return count_macs(node) == 0 and (node.op_type in known or _only_moves_data(node, target))
+    if count_macs(node):
+        return not _has_sums_of_products(node)
+    return node.op_type in known or _only_moves_data(node, target)
 
 
 def _multiplies_by_gate(node: ir.Node) -> bool:
@@ -276,8 +288,8 @@ def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str,
     model
         Normalized graph.
     every_layer
-        Whether steps of all layers are returned, but without nodes that have products, which stay
-        on the chip.
+        Whether steps of all layers are returned, but without sums of products, which stay on the
+        chip.
 
     Returns
     -------
@@ -287,7 +299,7 @@ def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str,
     reasons: dict[str, str] = {}
     for nodes in _group_steps_by_layer(model):
         if every_layer:
-            names = [str(node.name) for node in nodes if not count_macs(node)]
+            names = [str(node.name) for node in nodes if not _has_sums_of_products(node)]
             reasons.update(dict.fromkeys(names, _HOST_CELLS_REASON))
         elif _has_few_macs(nodes):
             reasons.update(dict.fromkeys((str(node.name) for node in nodes), _STEP_REASON))

@@ -355,7 +355,7 @@ def _gated(curve: str = "Softsign") -> ir.Model:
         "bias": np.float32([4.5, 4, 4.2, 3.8]),
         "w": w,
         "v": near,
-        "u": np.eye(4, dtype=np.float32),
+        "u": (np.eye(4) + 0.1).astype(np.float32),
     }
     nodes = [
         helper.make_node("MatMul", ["x", "big"], ["there"], name="there"),
@@ -401,6 +401,29 @@ def test_gates_go_back_over_a_tanh_as_a_chip_has_it(platform: str) -> None:
     assert set(find_gates(model, {"next": "c"}, get_target(platform), masks=True)) == step
 
 
+@pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
+def test_cells_of_an_lstm_that_is_called_step_by_step(platform: str) -> None:
+    """arcs and venusA store half the cell: its factor per channel is a Linear, but no layer.
+
+    All but the four products with matrices are the gates' on every chip.
+    """
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((1, 20, 5)).astype(np.float32) for name in ("w", "r")}
+    lstm = helper.make_node(
+        "LSTM", ["x", "w", "r", "", "", "h", "c"], ["y", "h2", "c2"], hidden_size=5, name="lstm"
+    )
+    inputs = [("x", [1, "N", 5]), ("h", [1, "N", 5]), ("c", [1, "N", 5])]
+    _, model, _ = normalize_and_legalize(_graph([lstm], arrays, inputs, ["h2", "c2"]), platform)
+    state = {"h2": "h", "c2": "c"}
+    updates = set(find_cell_updates(model, state, get_target(platform)))
+    assert {"lstm_t0_kept", "lstm_t0_c", "lstm_t0_h"} <= updates
+    gates = find_gates(model, state, get_target(platform))
+    layers = {str(n.name) for n in model.graph if count_macs(n) > 5}
+    assert len(layers) == 4
+    assert not layers & gates.keys()
+    assert {"lstm_t0_i", "lstm_t0_new", "lstm_t0_gates"} <= gates.keys()
+
+
 def test_what_others_read_is_no_gate() -> None:
     """A sum that is an output, or that a layer reads, stays where it is; so does what only it
     reads.
@@ -432,21 +455,22 @@ def test_gates_stay_in_float_when_that_is_measured_to_be_better(platform: str) -
 @pytest.mark.parametrize("chip", ["venus", "arcs"])
 def test_products_are_not_the_cells(build: Callable[[], object], chip: str) -> None:
     """Of a layer that is written out all of a step is the cell's but its products: they are the
-    chip's.
+    chip's. A factor per channel is none.
     """
     _, model, _ = normalize_and_legalize(build(), chip)
     found = find_unrolled_steps(model, every_layer=True)
-    rows = {
-        str(node.name): (ir.get_shape(node.outputs[0]) or ())[1]
+    products = [
+        node
         for node in model.graph
-        if node.op_type == "Linear"
-    }
+        if count_macs(node) > np.prod([size or 1 for size in ir.require_shape(node.outputs[0])])
+    ]
+    rows = {str(node.name): ir.require_shape(node.outputs[0])[1] for node in products}
     assert {1, forms.T} <= set(rows.values())  # of one step, and of all at once
     assert not rows.keys() & found.keys()
     of_steps = {
         str(node.name)
         for node in model.graph
-        if ir.has_constant_base_name(node) and not count_macs(node)
+        if ir.has_constant_base_name(node) and node not in products
     }
     assert found.keys() == of_steps != set()
 
