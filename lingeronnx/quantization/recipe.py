@@ -84,7 +84,7 @@ RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             checks_clipping_at_outputs=True,
             refines_weights=True,
             measures_alternatives=True,
-            trials=("ends", "noisiest", "granularity", "outliers", "stages"),
+            trials=("ends", "joined", "noisiest", "granularity", "outliers", "stages"),
             trials_after_offload=("stages",),
         ),
         "best": EffortRecipe(
@@ -94,7 +94,7 @@ RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
             checks_clipping_at_outputs=True,
             refines_weights=True,
             measures_alternatives=True,
-            trials=("ends", "methods", "granularity", "outliers", "stages"),
+            trials=("ends", "joined", "methods", "granularity", "outliers", "stages"),
             trials_after_offload=("methods", "stages"),
         ),
     }

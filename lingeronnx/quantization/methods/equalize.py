@@ -11,12 +11,13 @@ This is cross-layer equalization; Nagel et al. (2019) is the case wa = 0. Which 
 or none, depends on the bottleneck of the layer. So each is judged by the noise that it predicts in
 the outputs of the consuming layers, relative to their power P_y:
 
-    N = sum over consumers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c
-    s_c^2 * P_x,c ] / P_y
+    N = sum over consumers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c + dz^2 * P_x,c / P_z,c)
+    + dw2^2 * m * sum_c s_c^2 * P_x,c ] / P_y
 
 with dx, dw1, dw2 the steps (range / 127 for 8 bits), P the observed mean squares and m the number
-of weights that read a channel. Sweeps over all groups repeat until nothing changes. A channel that
-is dead in any of the three keeps factor 1.
+of weights that read a channel. z is the input of a LeakyRelu or PRelu between the layers, which is
+rounded, too; the term is 0 without one. Sweeps over all groups repeat until nothing changes. A
+channel that is dead in any of the three keeps factor 1.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _WEIGHTINGS = (
 )  # w1, wa, w2
 _MIN_IMPROVEMENT = 0.98  # factors must predict less than this times the noise without them
 #: Of groups that a Concat, Slice or BatchNormalization joins, or with a LeakyRelu or PRelu. The
-#: prediction knows neither the shared scale of the branches, nor other consumers, nor the rounding
-#: before a LeakyRelu, so the gain must be very clear (20 dB).
+#: prediction knows neither the shared scale of the branches nor other consumers, and the ranges of
+#: the negative halves are clipped, so the gain must be very clear (20 dB) if nothing measures it.
 _JOINED_IMPROVEMENT = 0.01
 _DEAD_CHANNEL_RATIO = 1e-6
 _MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minimum
@@ -72,6 +73,8 @@ def equalize_channels(
     policy: ScalePolicy = _DEFAULT_POLICY,
     runner: FloatRunner | None = None,
     known_stats: dict[str, ChannelStats] | None = None,
+    *,
+    trusts_joined: bool = False,
 ) -> dict[str, np.ndarray]:
     """Equalize the channels of a float graph in place, and return the factors.
 
@@ -92,6 +95,10 @@ def equalize_channels(
     known_stats
         Statistics of the unchanged graph on the same feeds, by tensor; missing ones are added to
         it.
+    trusts_joined
+        Whether factors across a Concat, Slice, BatchNormalization, LeakyRelu or PRelu need no more
+        predicted gain than others. The prediction is less reliable there, so that the result must
+        be measured.
 
     Returns
     -------
@@ -115,8 +122,8 @@ def equalize_channels(
     for _ in range(_SWEEPS):
         changed = False
         for group in groups:
-            is_first = group.tensors not in equalized
-            required = _JOINED_IMPROVEMENT if group.is_joined and is_first else _MIN_IMPROVEMENT
+            is_doubtful = group.is_joined and not trusts_joined and group.tensors not in equalized
+            required = _JOINED_IMPROVEMENT if is_doubtful else _MIN_IMPROVEMENT
             group_factors = _choose_factors(group, stats, policy, required)
             if group_factors is None:
                 continue
@@ -235,6 +242,9 @@ class _PredictedNoise:
         for producer in self._producers:
             max_abs = (s[producer.classes] * producer.max_abs).max()
             noise = (max_abs / producer.max_integer) ** 2 * producer.input_power
+            if producer.rectified is not None:
+                max_abs = (s[producer.classes] * producer.rectified.max_abs).max()
+                noise += (max_abs / self._max_activation_integer) ** 2 * producer.rectified.gain
             np.add.at(weight_noise, producer.classes, noise)
         total = 0.0
         for consumer in self._consumers:
@@ -250,6 +260,35 @@ class _PredictedNoise:
         return total
 
 
+class _RectifiedOutput(NamedTuple):
+    """The output of a layer that only a LeakyRelu or PRelu reads, and that has a scale of its own.
+
+    Attributes
+    ----------
+    max_abs
+        Largest magnitude of each channel.
+    gain
+        Ratio of the mean squares after and before the function, per channel.
+    """
+
+    max_abs: np.ndarray
+    gain: np.ndarray
+
+    @classmethod
+    def from_layer(
+        cls, node: ir.Node, stats: Mapping[str, ChannelStats]
+    ) -> _RectifiedOutput | None:
+        """Return the data of the output of the layer `node`; None if it has another consumer."""
+        consumer = ir.sole_consumer(node.outputs[0])
+        if consumer is None or not ir.is_standard_op(consumer, "LeakyRelu", "PRelu"):
+            return None
+        before, after = stats[ir.output_name(node)], stats.get(ir.output_name(consumer))
+        if after is None:
+            return None
+        gain = after.mean_square / np.maximum(before.mean_square, 1e-300)
+        return cls(before.max_abs, gain)
+
+
 class _Producer(NamedTuple):
     """A layer that writes the tensors of a group.
 
@@ -263,12 +302,15 @@ class _Producer(NamedTuple):
         Summed mean square of the inputs of one output, per output channel.
     max_integer
         Largest integer of its weights.
+    rectified
+        Its output, if only a LeakyRelu or PRelu reads it.
     """
 
     classes: np.ndarray
     max_abs: np.ndarray
     input_power: np.ndarray
     max_integer: int
+    rectified: _RectifiedOutput | None
 
     @classmethod
     def from_node(
@@ -280,8 +322,8 @@ class _Producer(NamedTuple):
     ) -> _Producer:
         """Return the data of the layer `node` that writes tensors of a group.
 
-        They are the largest weight and the input power of each output channel, and the largest
-        weight integer.
+        They are the largest weight and the input power of each output channel, the largest weight
+        integer, and the output if it is rounded before a LeakyRelu or PRelu.
         """
         weight = _weight_array(node)
         return cls(
@@ -289,6 +331,7 @@ class _Producer(NamedTuple):
             np.abs(weight).reshape(len(weight), -1).max(axis=1),
             _fan_in_power(node, stats),
             _max_integer(policy.weight_bits_for(ir.input_name(node, 1))),
+            _RectifiedOutput.from_layer(node, stats),
         )
 
 

@@ -65,6 +65,8 @@ class CalibrationResult:
         Statistics without the factors of tensors that have factors, if they were requested.
     input_notes
         Those of `notes` that are on constant inputs.
+    trusts_joined
+        As in `equalize_channels`.
     """
 
     recipe: EffortRecipe
@@ -78,6 +80,7 @@ class CalibrationResult:
     wide_states: Sequence[str] = ()
     unscaled_stats: Mapping[str, TensorStats] = field(default_factory=dict)
     input_notes: Sequence[str] = ()
+    trusts_joined: bool = False
 
 
 def calibrate_model(
@@ -86,6 +89,7 @@ def calibrate_model(
     previous: CalibrationResult | None = None,
     *,
     with_unscaled: bool = False,
+    trusts_joined: bool = False,
 ) -> CalibrationResult:
     """Equalize channels, if the recipe says so, and collect statistics over the calibration data.
 
@@ -104,6 +108,8 @@ def calibrate_model(
     with_unscaled
         Whether to collect statistics without factors in the same run of the data, for a calibration
         of the same data without equalization.
+    trusts_joined
+        As in `equalize_channels`; also set if `previous` was calibrated so.
     """
     target, conf = prepared.target, prepared.conf
     partition = prepared.parts.with_graph(prepared.graph.clone())
@@ -112,12 +118,20 @@ def calibrate_model(
     notes: list[str] = []
     wide_states: tuple[str, ...] = ()
     channel_stats = {} if previous is None else dict(previous.channel_stats)
+    trusts_joined = trusts_joined or (previous is not None and previous.trusts_joined)
     if prepared.recipe.equalizes_channels:
         max_samples = choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
         feeds = prepared.data.first(max_samples)
         feed_batches = list(prepared.data.split_feeds(feeds, batch_size))
         policy = resolve_scale_policy(prepared, partition)
-        factors = equalize_channels(partition, feed_batches, policy, prepared.runner, channel_stats)
+        factors = equalize_channels(
+            partition,
+            feed_batches,
+            policy,
+            prepared.runner,
+            channel_stats,
+            trusts_joined=trusts_joined,
+        )
         wide: Sequence[str] = partition.activations
         if conf.bits < 16:
             wide = find_16bit_state_tensors(partition, conf.state, target)
@@ -169,6 +183,7 @@ def calibrate_model(
         wide_states=wide_states,
         unscaled_stats=unscaled_stats,
         input_notes=input_notes,
+        trusts_joined=trusts_joined,
     )
 
 

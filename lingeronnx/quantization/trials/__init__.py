@@ -22,6 +22,7 @@ from .chip_parts import offload_rejected_layers
 from .held_out import measure_on_held_out
 from .host_offload import HostOffload, place_required_host_nodes
 from .imported_or_requantized import RequantizedWeights
+from .joined_equalization import JoinedEqualization
 from .noisy_scales import FinerNoisyScales
 from .outlier_bits import OutlierBits
 from .scale_granularity import FinerGranularity
@@ -44,6 +45,7 @@ __all__ = [
 
 _TRIALS: tuple[Callable[[], Trial[Candidate]], ...] = (
     HostOffload,
+    JoinedEqualization,
     BestEffortMethods,
     FinerNoisyScales,
     FinerGranularity,

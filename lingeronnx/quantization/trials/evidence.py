@@ -18,13 +18,13 @@ Stein 1981):
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ...common.arithmetic import convert_to_db
-from ..prepare.float_outputs import has_too_few_softmax_rows
+from ..prepare.float_outputs import has_too_few_softmax_rows, is_softmax_output
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
@@ -40,9 +40,11 @@ __all__ = [
     "compare_measured_tensors",
     "compare_outputs",
     "compute_gain",
+    "find_lowest_decisive_sqnr_db",
     "has_decisive_samples",
     "keeps_chip",
     "output_sqnr_levels",
+    "select_comparison",
 ]
 
 MAX_SQNR_DB = 100.0  #: SQNR above this counts as this
@@ -130,6 +132,28 @@ def compare_measured_tensors(old: Candidate, new: Candidate) -> Gain:
         old_errors, new_errors = old.fidelity.errors, new.fidelity.errors
         power = old.fidelity.power
     return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
+
+
+def select_comparison(candidate: Candidate) -> Callable[[Candidate, Candidate], Gain]:
+    """Return `compare_outputs`, or `compare_measured_tensors` if a Softmax has too few rows."""
+    return compare_outputs if has_decisive_samples(candidate) else compare_measured_tensors
+
+
+def find_lowest_decisive_sqnr_db(candidate: Candidate) -> float:
+    """Return the lowest SQNR of the outputs in dB, infinity without any.
+
+    If a Softmax output has too few rows, only the outputs that no Softmax computes count.
+    """
+    if has_decisive_samples(candidate):
+        return min(output_sqnr_levels(candidate), default=math.inf)
+    outputs = candidate.prepared.graph.graph.outputs
+    softmax_outputs = {str(value.name) for value in outputs if is_softmax_output(value)}
+    levels = [
+        clamp_sqnr_db(figures["sqnr"])
+        for name, figures in candidate.fidelity.outputs.items()
+        if name not in softmax_outputs
+    ]
+    return min(levels, default=math.inf)
 
 
 def keeps_chip(old: Candidate, new: Candidate) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ..prepare.float_outputs import is_softmax_output
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate, build_candidate
 from ..run_log import RunLog
@@ -24,11 +23,8 @@ from ..steps.scale_assignment import assign_scales
 from .evidence import (
     Gain,
     can_choose_by_samples,
-    clamp_sqnr_db,
-    compare_measured_tensors,
-    compare_outputs,
-    has_decisive_samples,
-    output_sqnr_levels,
+    find_lowest_decisive_sqnr_db,
+    select_comparison,
 )
 from .stage_ablation import StageAblation
 from .trial import Criterion, Proposal, Proposals, run_trial
@@ -65,10 +61,7 @@ class FinerGranularity:
             return ""
         if best.planned.basis.policy is None or not can_choose_by_samples(prepared):
             return ""
-        levels = _levels_without_softmax(best)
-        if has_decisive_samples(best):
-            levels = output_sqnr_levels(best)
-        return None if min(levels, default=_MAX_SQNR_DB) < _MAX_SQNR_DB else ""
+        return None if find_lowest_decisive_sqnr_db(best) < _MAX_SQNR_DB else ""
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model with all finer settings."""
@@ -76,7 +69,7 @@ class FinerGranularity:
         log.report_progress("finer scales")
         yield Proposal(
             build=lambda: _rebuild(best, settings, log),
-            compare=compare_outputs if has_decisive_samples(best) else compare_measured_tensors,
+            compare=select_comparison(best),
             criterion=self.criterion,
             describe=partial(_describe, best.prepared, settings),
         )
@@ -104,17 +97,6 @@ def _describe(
         f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
     )
     return finer.with_notes([note])
-
-
-def _levels_without_softmax(best: Candidate) -> list[float]:
-    """Return the SQNR in dB of each output that no Softmax computes."""
-    outputs = best.prepared.graph.graph.outputs
-    softmax_outputs = {str(value.name) for value in outputs if is_softmax_output(value)}
-    return [
-        clamp_sqnr_db(figures["sqnr"])
-        for name, figures in best.fidelity.outputs.items()
-        if name not in softmax_outputs
-    ]
 
 
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:

@@ -1,0 +1,117 @@
+"""Try to equalize channels across joins and leaky functions if outputs are far from float.
+
+Channels across a Concat, Slice, BatchNormalization, LeakyRelu or PRelu are equalized only if the
+predicted gain is very clear, because the prediction is not reliable there: it brings 2 dB to one
+detector and costs another one half a dB. So if an output is far from the float model's, the graph
+is also built with any predicted gain, and kept if that is clearly better at the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ..methods.channel_groups import find_channel_groups
+from ..methods.refine import RefinementOptions
+from ..report.candidate import Candidate, build_candidate
+from ..run_log import RunLog
+from ..steps.calibration import calibrate_model
+from ..steps.planned_model import PlannedModel
+from ..steps.refinement import refine_weights
+from ..steps.scale_assignment import assign_scales
+from .evidence import (
+    MIN_GAIN_DB,
+    SIGNIFICANCE_Z,
+    Gain,
+    can_choose_by_samples,
+    find_lowest_decisive_sqnr_db,
+    keeps_chip,
+    select_comparison,
+)
+from .trial import Criterion, Proposal, Proposals
+
+__all__ = ["JoinedEqualization"]
+
+_MAX_SQNR_DB = 25.0  # tried only if an output is below that
+
+
+class JoinedEqualization:
+    """Trial: equalized channels across joins and leaky functions for any predicted gain."""
+
+    name = "joined"
+    criterion = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
+    draft_criterion = Criterion(mean_db=MIN_GAIN_DB)  # of unrefined weights
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return None if the trial applies, else "" (no note).
+
+        It applies if the SQNR of an output is below `_MAX_SQNR_DB`, channels are equalized, some
+        of them across such a node, the scales are calibrated, and samples can decide.
+        """
+        prepared, planned = best.prepared, best.planned
+        if not prepared.recipe.equalizes_channels or planned.calibration is None:
+            return ""
+        if not can_choose_by_samples(prepared):
+            return ""
+        if find_lowest_decisive_sqnr_db(best) >= _MAX_SQNR_DB:
+            return ""
+        groups = find_channel_groups(planned.partition)
+        return None if any(group.is_joined for group in groups) else ""
+
+    def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose the model with these channels equalized.
+
+        Weights are refined only if the model is better with unrefined ones.
+        """
+        log.report_progress("equalized joins")
+        prepared, start = best.prepared, best.planned
+        calibration = calibrate_model(prepared, None, start.calibration, trusts_joined=True)
+        planned = assign_scales(prepared, calibration)
+        if planned.plan == start.plan:
+            return None
+        unrefined = build_candidate(planned, planned.graph, log.progress)
+        plain = best
+        if best.refinement is not None:
+            plain = build_candidate(start, start.graph, log.progress)
+        criterion = self.criterion if best.refinement is None else self.draft_criterion
+        verdict = yield self._propose(lambda: unrefined, plain, criterion, "unrefined")
+        if verdict.accepted and best.refinement is not None:
+            build = partial(_build_refined, planned, log)
+            verdict = yield self._propose(build, best, self.criterion, "refined")
+        return verdict.best if verdict.accepted else best
+
+    def _propose(
+        self,
+        build: Callable[[], Candidate],
+        against: Candidate,
+        criterion: Criterion,
+        label: str,
+    ) -> Proposal[Candidate]:
+        """Return a proposal judged by the outputs; it must keep a chip-ready model chip-ready."""
+        return Proposal(
+            build=build,
+            compare=select_comparison(against),
+            criterion=criterion,
+            label=label,
+            condition=lambda alternative, gain: (
+                gain.worst_output_db >= 0 and keeps_chip(against, alternative)
+            ),
+            against=against,
+            describe=_describe,
+        )
+
+
+def _build_refined(planned: PlannedModel, log: RunLog) -> Candidate:
+    """Build and measure the candidate of a planned model with refined weights."""
+    options = RefinementOptions()
+    refined_graph = refine_weights(planned, options, progress=log.progress)
+    return build_candidate(planned, refined_graph, log.progress, options)
+
+
+def _describe(alternative: Candidate, gain: Gain) -> Candidate:
+    """Return `alternative` with a note on its gain."""
+    note = (
+        "channels equalized across Concat, Slice, LeakyRelu and PRelu: outputs "
+        f"{gain.value:.1f} dB closer to the float model's {alternative.fidelity.measured_on}"
+    )
+    return alternative.with_notes([note])
