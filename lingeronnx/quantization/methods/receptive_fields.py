@@ -19,7 +19,8 @@ __all__ = ["MAX_FAN_IN", "MAX_SAMPLED_ROWS", "ReceptiveFields", "compute_covaria
 MAX_SAMPLED_ROWS = 16384  # receptive fields for the second moments of a layer's inputs
 MAX_FAN_IN = 4096  # inputs per output; more would make the matrix of moments too large
 _CHUNK_ROWS = 2048  # receptive fields per chunk
-_INT8_CHUNK_ROWS = 1024  # so that sums of int8 products are exact in float32
+_SUM_ROWS = 1024  # rows that are added at once, so that sums of int8 products are exact in float32
+_BATCH_ELEMENTS = 1 << 18  # elements of several groups at once: they stay in the cache
 
 
 def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
@@ -64,15 +65,19 @@ def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarra
         [group, fields, fields].
     """
     group, fields, count = rows.shape
-    is_int8 = rows.dtype == np.int8
-    dtype = np.float32 if is_int8 else np.float64
-    chunk_rows = _INT8_CHUNK_ROWS if is_int8 else _CHUNK_ROWS
-    chunk_rows = max(1, min(chunk_rows, _CHUNK_ROWS * MAX_FAN_IN // (group * fields)))
-    for start in range(0, count, chunk_rows):
-        chunk: np.ndarray = rows[:, :, start : start + chunk_rows].astype(dtype)
-        ones: np.ndarray = np.ones(chunk.shape[2], dtype)
-        sums += chunk @ ones  # faster than chunk.sum(axis=2)
-        products += chunk @ chunk.transpose(0, 2, 1)
+    dtype = np.float32 if rows.dtype == np.int8 else np.float64
+    batch = max(1, min(group, _BATCH_ELEMENTS // (fields * _SUM_ROWS)))
+    # The last field is 1, so that its products are the sums.
+    buffer = np.ones((batch, fields + 1, min(count, _SUM_ROWS)), dtype)
+    for first in range(0, group, batch):
+        groups = slice(first, first + batch)
+        for start in range(0, count, _SUM_ROWS):
+            chunk = rows[groups, :, start : start + _SUM_ROWS]
+            extended = buffer[: len(chunk), :, : chunk.shape[2]]
+            extended[:, :fields] = chunk
+            result = extended @ extended.transpose(0, 2, 1)
+            products[groups] += result[:, :fields, :fields]
+            sums[groups] += result[:, fields, :fields]
 
 
 class ReceptiveFields:

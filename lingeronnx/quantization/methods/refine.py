@@ -39,7 +39,7 @@ from .ridge_regression import fit_weights_to_outputs
 from .rounding import (
     BEAM_WIDTH,
     minimize_by_coordinate_descent,
-    output_error,
+    output_error_change,
     round_with_compensation,
 )
 
@@ -581,10 +581,8 @@ class _RoundingSearch(NamedTuple):
                 self.high,
                 self.step,
             )
-        error = output_error(rounded - self.counts, self.input_moments)
-        original_error = output_error(original - self.counts, self.input_moments)
-        is_worse = error >= original_error
-        return np.where(is_worse[:, None, None], original, rounded)
+        change = output_error_change(original, rounded, self.counts, self.input_moments)
+        return np.where((change < 0)[:, None, None], rounded, original)
 
     def reduce_block_error(self, integers: np.ndarray, metric: np.ndarray) -> np.ndarray:
         """Return `integers` [G, O, K] moved to a smaller error after the next layer.

@@ -23,7 +23,7 @@ import numpy as np
 __all__ = [
     "BEAM_WIDTH",
     "minimize_by_coordinate_descent",
-    "output_error",
+    "output_error_change",
     "regularize_moments",
     "round_half_to_even",
     "round_to_nearest",
@@ -60,9 +60,11 @@ def round_to_nearest(
     numpy.ndarray
         The integers times `step`.
     """
-    if step is None:
-        return np.asarray(np.clip(np.floor(values + 0.5), low, high))
-    return np.asarray(np.clip(np.floor(values / step + 0.5), low, high) * step)
+    counts = values + 0.5 if step is None else values / step + 0.5
+    np.floor(counts, out=counts)
+    np.minimum(counts, high, out=counts)  # np.clip takes longer for short columns
+    np.maximum(counts, low, out=counts)
+    return counts if step is None else counts * step
 
 
 def round_with_compensation(
@@ -286,18 +288,24 @@ def _round_columns(
     """
     size = weight.shape[2]
     ratio = np.divide(upper, np.diagonal(upper, axis1=1, axis2=2)[:, None].copy(), out=upper)
-    errors, rounded = np.zeros_like(weight), np.empty_like(weight)
+    # Columns become rows, which are contiguous: [G, K, O].
+    ratio, columns = ratio.transpose(0, 2, 1), weight.transpose(0, 2, 1).copy()
+    steps = None if step is None else step.transpose(0, 2, 1)
+    errors, rounded = np.zeros_like(columns), np.empty_like(columns)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)
-        targets = weight[:, :, start:stop] + errors[:, :, :start] @ ratio[:, :start, start:stop]
+        block = ratio[:, start:stop, :stop].copy()
+        targets = columns[:, start:stop] + block[:, :, :start] @ errors[:, :start]
         for j in range(start, stop):
-            block_correction = (errors[:, :, start:j] * ratio[:, None, start:j, j]).sum(axis=2)
-            column_step = None if step is None else step[:, :, j]
-            rounded[:, :, j] = round_to_nearest(
-                targets[:, :, j - start] + block_correction, low, high, column_step
+            correction = block[:, j - start, None, start:j] @ errors[:, start:j]
+            rounded[:, j] = round_to_nearest(
+                targets[:, j - start] + correction[:, 0],
+                low,
+                high,
+                None if steps is None else steps[:, j],
             )
-            errors[:, :, j] = weight[:, :, j] - rounded[:, :, j]
-    return rounded
+            np.subtract(columns[:, j], rounded[:, j], out=errors[:, j])
+    return rounded.transpose(0, 2, 1)
 
 
 def _beam_round(
@@ -359,14 +367,23 @@ def _beam_round(
     return np.asarray(np.take_along_axis(rounded, best, axis=2)[:, :, 0])
 
 
-def output_error(difference: np.ndarray, moments: np.ndarray) -> np.ndarray:
-    """Return the summed mean square of ``difference @ x`` for each group, [G].
+def output_error_change(
+    old: np.ndarray, new: np.ndarray, weight: np.ndarray, moments: np.ndarray
+) -> np.ndarray:
+    """Return the change of the outputs' summed mean square error for each group, [G].
+
+    ``trace(B H B^T) - trace(A H A^T) = trace((B - A) H (B + A)^T)`` takes one product instead of
+    two, with A and B the differences of `old` and `new` to the exact weights.
 
     Parameters
     ----------
-    difference
-        Differences of weights, [G, O, K].
+    old, new
+        Integers times steps, [G, O, K].
+    weight
+        Exact weights [G, O, K] in counts.
     moments
-        Second moments of the inputs x, [G, K, K].
+        Second moments H of the inputs, [G, K, K].
     """
-    return np.asarray(((difference @ moments) * difference).sum(axis=(1, 2)))
+    product = (new - old) @ moments
+    product *= new + old - 2 * weight
+    return np.asarray(product.sum(axis=(1, 2)))

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from lingeronnx.quantization.methods import rounding
 from lingeronnx.quantization.methods.rounding import (
     minimize_by_coordinate_descent,
-    output_error,
+    output_error_change,
     round_with_compensation,
 )
 from tests.case_selection import limit_examples
+
+
+def output_error(difference, moments):
+    """Summed mean square of the outputs of each group, one input pair after the other."""
+    return np.einsum("goi,gij,goj->g", difference, moments, difference)
 
 
 def moments_of(rng, size, samples=400):
@@ -58,6 +63,19 @@ def test_as_published(groups, rows, size):
         np.array_equal(found[groups // 2], np.clip(np.floor(weight[groups // 2] + 0.5), -128, 127))
         or groups == 1
     )
+
+
+def test_change_of_the_output_error():
+    """The change is the difference of both errors, and exactly 0 for equal integers."""
+    rng = np.random.default_rng(4)
+    weight = rng.uniform(-20, 20, (3, 5, 9))
+    moments = np.concatenate([moments_of(rng, 9) for _ in range(3)])
+    old, new = np.floor(weight), np.round(weight)
+    new[1] = old[1]
+    want = output_error(new - weight, moments) - output_error(old - weight, moments)
+    change = output_error_change(old, new, weight, moments)
+    assert change == pytest.approx(want, rel=1e-9)
+    assert change[1] == 0
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 24), st.integers(1, 6))
