@@ -1,7 +1,7 @@
 """The interface between operator kernels and programs.
 
-Owns: `TensorSpec`, `Kernel`, `NumpyKernel`, `Step`, `SimulatorError`. Must not know: any particular
-operator, how programs run.
+Owns: `Array`, `TensorSpec`, `Kernel`, `NumpyKernel`, `Step`, `SimulatorError`. Must not know: any
+particular operator, how programs run, Numba and LLVM.
 
 Shapes are logical: batch, channels, space (NCHW). Physically a tensor is either *plain* (stored in
 its logical shape) or *channel-last* (the channel axis, 1, is moved to the end; only tensors with
@@ -10,6 +10,7 @@ three or more axes). Both are C-contiguous.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar, TypeAlias
@@ -24,12 +25,21 @@ __all__ = [
     "SimulatorError",
     "Step",
     "TensorSpec",
+    "data_address",
     "have_equal_parameters",
     "require",
 ]
 
 Array: TypeAlias = np.ndarray
 RunFunction: TypeAlias = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
+
+#: Bytes of a Python object before its fields; the first field of an array is its data address.
+_OBJECT_HEADER_BYTES = object.__basicsize__
+
+
+def data_address(array: Array) -> int:
+    """Return the address of the elements of `array`, ten times as fast as `array.ctypes.data`."""
+    return ctypes.c_size_t.from_address(id(array) + _OBJECT_HEADER_BYTES).value
 
 
 class SimulatorError(ValueError):

@@ -25,7 +25,7 @@ from llvmlite import ir
 
 from simulator import _code_cache, _llvm
 from simulator._jit import config
-from simulator.kernel import Array
+from simulator.kernel import Array, data_address
 
 __all__ = [
     "InputRef",
@@ -34,7 +34,6 @@ __all__ = [
     "OutputRef",
     "Scratch",
     "ScratchAllocator",
-    "data_address",
     "get_record_runner",
     "get_record_runner_address",
     "make_record",
@@ -336,15 +335,6 @@ def _flatten_to_words(value: Any) -> list[tuple[str, int]]:  # noqa: C901 - one 
     letter = value.dtype.char if value.dtype.char in _LLVM_TYPES else {"l": "q"}[value.dtype.char]
     padded = value.tobytes().ljust(8, b"\0")
     return [(letter, struct.unpack("q", padded)[0])]
-
-
-#: Bytes of a Python object before its fields; the first field of an array is its data address.
-_OBJECT_HEADER_BYTES = object.__basicsize__
-
-
-def data_address(array: Array) -> int:
-    """Return the address of the elements of `array`, ten times as fast as `array.ctypes.data`."""
-    return ctypes.c_size_t.from_address(id(array) + _OBJECT_HEADER_BYTES).value
 
 
 def _write_trampoline_ir(kinds: str) -> str:

@@ -15,15 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator._jit import config
-from simulator.kernel import Array
+from simulator.kernel import Array, data_address
 from simulator.layout import Buffer, BuiltStep
-from simulator.native import (
-    NativeLoop,
-    ScratchAllocator,
-    data_address,
-    get_record_runner,
-    make_record,
-)
+from simulator.native import NativeLoop, ScratchAllocator, get_record_runner, make_record
 from simulator.repeated_records import RepeatedRecords, find_repeats
 
 __all__ = ["Worker", "slice_samples"]

@@ -43,6 +43,7 @@ UNUSED_IN_A_SESSION = (
         ("lingeronnx.cli", HEAVY[:6]),
         ("lingeronnx.runtime.simulation", UNUSED_IN_A_SESSION),
         ("lingeronnx.api.quantization", UNUSED_IN_A_SESSION[:-1]),
+        ("lingeronnx.runtime.runners", (*UNUSED_IN_A_SESSION, "llvmlite")),
         ("lingeronnx.targets.registry", (*HEAVY, "lingeronnx.ir", "lingeronnx.operators")),
     ),
 )
@@ -63,7 +64,10 @@ UNUSED_IN_A_QUANTIZATION = (
     "lingeronnx.deployment",
     "lingeronnx.interchange.convert",
     "lingeronnx.interchange.qdq.import_model",
+    "lingeronnx.quantization.report.advice",
+    "lingeronnx.quantization.report.describe",
     "lingeronnx.quantization.report.evaluation",
+    "lingeronnx.quantization.report.report",
     "lingeronnx.quantization.scales.imported_scales",
     "lingeronnx.quantization.steps.external_plan",
     "lingeronnx.torch",

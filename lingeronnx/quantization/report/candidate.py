@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,11 @@ from ..lower import lower
 from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
 from ..steps.planned_model import PlannedModel
-from .describe import build_report
 from .fidelity import Fidelity, describe_break, measure_fidelity
 from .quantized_model import DeferredReport, QuantizedModel
-from .report import Report
+
+if TYPE_CHECKING:
+    from .report import Report
 
 __all__ = [
     "Candidate",
@@ -171,6 +172,8 @@ class Candidate:
     @cached_property
     def report(self) -> Report:
         """The report, before the checks of `result`."""
+        from .describe import build_report  # many modules, which only a report needs
+
         planned = self.planned
         rewrites = [
             *self.prepared.fitted,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +30,9 @@ from ..normalize import SkipReason
 from ..run_log import StepRecord
 from ..steps.planned_model import PlanBasis
 from .fidelity import measure_tensor_sqnr
-from .report import Report, format_packer_command
+
+if TYPE_CHECKING:
+    from .report import Report
 
 __all__ = ["DeferredReport", "QuantizedModel", "WrittenFiles", "render_notebook_html"]
 
@@ -240,6 +242,8 @@ class QuantizedModel:
         `part_paths` are the files of the chip parts, empty for a single one, which is
         `packer_input`; the command of a part that does not run is "".
         """
+        from .report import format_packer_command  # many modules, which only a report needs
+
         command = format_packer_command(self.platform, report.packer_args, packer_input)
         report = replace(report, packer=command)
         if not part_paths:

@@ -14,12 +14,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ...ir import ir
 from ...operators.lowering_context import LoweringResult
 from ...operators.macs import count_macs
 from ..partition import Partition
-from ..report.program import PartReport, ProgramReport
+
+if TYPE_CHECKING:
+    from ..report.program import PartReport, ProgramReport
 
 __all__ = ["MAX_ROUNDS", "HostPlacement"]
 

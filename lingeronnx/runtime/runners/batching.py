@@ -15,8 +15,7 @@ from enum import Enum
 import numpy as np
 import onnx
 
-from simulator.kernel import TensorSpec
-from simulator.native import data_address
+from simulator.kernel import TensorSpec, data_address
 
 from ...ir import float_ops, ir
 
