@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .report import WrittenFiles as WrittenFiles
     from .report import build_candidate as build_candidate
     from .report import build_quantized_model as build_quantized_model
+    from .report import build_refined_candidate as build_refined_candidate
     from .report.evaluation import measure_accuracy as measure_accuracy
     from .run_log import RunLog as RunLog
     from .run_log import StepRecord as StepRecord
@@ -68,6 +69,7 @@ _HOME = {
     "assign_scales": ".steps",
     "build_candidate": ".report",
     "build_quantized_model": ".report",
+    "build_refined_candidate": ".report",
     "calibrate_model": ".steps",
     "find_best_candidate": ".pipeline",
     "format_steps": ".run_log",
@@ -99,6 +101,7 @@ __all__ = [
     "assign_scales",
     "build_candidate",
     "build_quantized_model",
+    "build_refined_candidate",
     "measure_accuracy",
     "require_data",
     "require_calibrated_scales",

@@ -23,9 +23,8 @@ from ..quantization import (
     PreparedModel,
     RunLog,
     assign_scales,
-    build_candidate,
+    build_refined_candidate,
     calibrate_model,
-    refine_weights,
     run_trial,
 )
 from ..runtime.cluster import map_jobs
@@ -115,8 +114,7 @@ class AttemptRunner:
         if self._best[0] == attempt:
             return self._best[1]
         planned = self.plan_attempt(attempt)
-        refined_graph = refine_weights(planned, progress=self._progress)
-        model = build_candidate(planned, refined_graph, self._progress)
+        model = build_refined_candidate(planned, self._progress)
         if not planned.prepared.recipe.tries_methods:
             return model
         return run_trial(BestEffortMethods(), model, RunLog(self._progress))

@@ -342,16 +342,16 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     """An interrupt in the third attempt ends the search with the better of the first two."""
     import lingeronnx.search.attempts as attempts
 
-    calls, true = [], attempts.refine_weights
+    calls, true = [], attempts.build_refined_candidate
 
-    def interrupted(planned, **more):
+    def interrupted(planned, progress):
         calls.append(planned)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return true(planned, **more)
+        return true(planned, progress)
 
     base = base_of(three_layers(), platform="generic", weight_bits=4)
-    monkeypatch.setattr(attempts, "refine_weights", interrupted)
+    monkeypatch.setattr(attempts, "build_refined_candidate", interrupted)
     result, outcome = search(base, Goal(min_sqnr=90.0))
     assert len(outcome.trials) == 2
     assert outcome.stop_reason.startswith("interrupted")

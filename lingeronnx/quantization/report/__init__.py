@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .candidate import Candidate as Candidate
     from .candidate import build_candidate as build_candidate
     from .candidate import build_quantized_model as build_quantized_model
+    from .candidate import build_refined_candidate as build_refined_candidate
     from .quantized_model import QuantizedModel as QuantizedModel
     from .quantized_model import WrittenFiles as WrittenFiles
     from .report import LEVEL_TEXTS as LEVEL_TEXTS
@@ -40,6 +41,7 @@ _HOME = {
     "WrittenFiles": ".quantized_model",
     "build_candidate": ".candidate",
     "build_quantized_model": ".candidate",
+    "build_refined_candidate": ".candidate",
     "format_findings": ".report",
     "format_float_nodes": ".report",
     "format_packer_command": ".report",
@@ -57,6 +59,7 @@ __all__ = [
     "WrittenFiles",
     "build_candidate",
     "build_quantized_model",
+    "build_refined_candidate",
     "split_float_nodes",
     "format_packer_command",
     "format_findings",

@@ -29,6 +29,7 @@ from ..lower import lower
 from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
 from ..steps.planned_model import PlannedModel
+from ..steps.refinement import refine_weights
 from .fidelity import Fidelity, describe_break, measure_fidelity
 from .quantized_model import DeferredReport, QuantizedModel
 
@@ -39,6 +40,7 @@ __all__ = [
     "Candidate",
     "ChipGraph",
     "build_candidate",
+    "build_refined_candidate",
     "build_quantized_model",
     "is_chip_ready_without_refinement",
 ]
@@ -327,6 +329,20 @@ def build_candidate(
         fidelity=fidelity,
         refinement=refinement,
     )
+
+
+def build_refined_candidate(
+    planned: PlannedModel,
+    progress: Progress | None = None,
+    options: RefinementOptions | None = None,
+    previous: tuple[PlannedModel, ir.Model] | None = None,
+) -> Candidate:
+    """Refine the weights of a planned model, lower it, and compare it with the float model.
+
+    `options` and `previous` are those of `refine_weights`.
+    """
+    refined_graph = refine_weights(planned, options, progress=progress, previous=previous)
+    return build_candidate(planned, refined_graph, progress, options)
 
 
 def lower_planned_model(planned: PlannedModel, float_graph: ir.Model) -> LoweringResult:

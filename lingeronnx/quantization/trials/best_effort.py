@@ -16,12 +16,12 @@ from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ..methods.refine import RefinementOptions
 from ..methods.scale_search import search_scales_by_output_error
-from ..report.candidate import Candidate, build_candidate, is_chip_ready_without_refinement
+from ..report.candidate import Candidate, build_refined_candidate, is_chip_ready_without_refinement
 from ..report.fidelity import select_measured_tensors
 from ..run_log import RunLog
 from ..scales.shared_scales import find_saturated_clip_bounds, group_shared_scales
 from ..steps.planned_model import PlannedModel
-from ..steps.refinement import refine_weights, select_refinement_samples
+from ..steps.refinement import select_refinement_samples
 from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation
 from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
 from .output_widths import MIN_GAIN_DB as _MIN_WIDE_OUTPUT_GAIN_DB
@@ -72,8 +72,7 @@ class BestEffortMethods:
         selected = run_trial(selection, baseline, log)
         if selected is baseline:
             return best.with_notes(selection.notes)
-        refined_graph = refine_weights(selected.planned, selected.methods, progress=log.progress)
-        final = build_candidate(selected.planned, refined_graph, log.progress, selected.methods)
+        final = build_refined_candidate(selected.planned, log.progress, selected.methods)
         if best.prepared.data.held_out_batches():
             verdict = yield Proposal(
                 build=lambda: final,

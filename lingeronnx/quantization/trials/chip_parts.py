@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from ...operators.macs import count_macs
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_refined_candidate
 from ..run_log import RunLog
-from ..steps.refinement import refine_weights
 from ..steps.scale_sources import plan_model
 from .evidence import compare_outputs
 from .host_offload import select_required_host_nodes
@@ -182,5 +181,4 @@ def _replan_with_host_nodes(best: Candidate, host: Mapping[str, str], log: RunLo
     """
     offloaded = best.prepared.with_host_nodes(host)
     planned = plan_model(offloaded, None, log.progress, best.planned.calibration)
-    refined_graph = refine_weights(planned, progress=log.progress)
-    return build_candidate(planned, refined_graph, log.progress)
+    return build_refined_candidate(planned, log.progress)

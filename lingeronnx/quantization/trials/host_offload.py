@@ -18,9 +18,8 @@ from ...operators.macs import count_macs
 from ..legalize.chip_constants import LOWER_BOUND_KEY
 from ..prepare.preparation import PreparedModel
 from ..prepare.recurrent_states import find_cell_updates, find_gates, find_unrolled_steps
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_refined_candidate
 from ..run_log import RunLog
-from ..steps.refinement import refine_weights
 from ..steps.scale_sources import plan_model
 from .evidence import (
     Gain,
@@ -233,10 +232,8 @@ def _build_offloaded(
     # chip again.
     offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
     planned = plan_model(offloaded, None, log.progress, best.planned.calibration)
-    refined_graph = refine_weights(
-        planned, progress=log.progress, previous=(best.planned, best.float_graph)
-    )
-    return build_candidate(planned, refined_graph, log.progress)
+    previous = (best.planned, best.float_graph)
+    return build_refined_candidate(planned, log.progress, previous=previous)
 
 
 def select_required_host_nodes(prepared: PreparedModel) -> dict[str, str]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_refined_candidate
 from ..report.range_outliers import RangeOutlier, find_range_outliers
 from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
-from ..steps.refinement import refine_weights
 from ..steps.scale_assignment import assign_scales
 from .evidence import Gain, compare_outputs, has_decisive_samples, output_sqnr_levels
 from .trial import Criterion, Proposal, Proposals
@@ -67,8 +66,7 @@ def _build_wider(best: Candidate, outliers: list[RangeOutlier], log: RunLog) -> 
     reconfigured = best.prepared.with_settings({"overrides": overrides})
     calibration = calibrate_model(reconfigured, None, best.planned.calibration)
     planned = assign_scales(reconfigured, calibration)
-    refined_graph = refine_weights(planned, progress=log.progress)
-    return build_candidate(planned, refined_graph, log.progress)
+    return build_refined_candidate(planned, log.progress)
 
 
 def _describe(outliers: list[RangeOutlier], wider: Candidate, gain: Gain) -> Candidate:

@@ -15,10 +15,9 @@ from dataclasses import replace
 from functools import partial
 
 from ..prepare.preparation import PreparedModel
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_refined_candidate
 from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
-from ..steps.refinement import refine_weights
 from ..steps.scale_assignment import assign_scales
 from .evidence import (
     Gain,
@@ -81,8 +80,7 @@ def _rebuild(best: Candidate, settings: dict[str, str], log: RunLog) -> Candidat
     reconfigured = best.prepared.with_settings(settings)
     calibration = calibrate_model(reconfigured, None, best.planned.calibration)
     replanned = assign_scales(reconfigured, calibration)
-    refined_graph = refine_weights(replanned, progress=log.progress)
-    rebuilt = build_candidate(replanned, refined_graph, log.progress)
+    rebuilt = build_refined_candidate(replanned, log.progress)
     return replace(run_trial(StageAblation(), rebuilt, log), has_judged_stages=True)
 
 

@@ -20,10 +20,9 @@ from functools import partial
 
 from ...common.errors import ConstraintError
 from ..methods.refine import RefinementOptions
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_candidate, build_refined_candidate
 from ..run_log import RunLog
 from ..steps.planned_model import PlannedModel
-from ..steps.refinement import refine_weights
 from ..steps.scale_sources import plan_without_range_transforms
 from .evidence import (
     MAX_SQNR_DB,
@@ -81,7 +80,7 @@ class StageAblation:
         plain = build_candidate(untransformed, untransformed.graph, log.progress)
         if not self.criterion.is_met(compare_outputs(unrefined, plain)):
             return best
-        refined = _build_refined(untransformed, RefinementOptions(), log)
+        refined = build_refined_candidate(untransformed, log.progress, RefinementOptions())
         alternative = yield from self._choose_refinement(refined, plain, log)
         verdict = yield self._propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
         return verdict.best
@@ -101,7 +100,7 @@ class StageAblation:
         if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
             return best
         options = RefinementOptions(match_relu_means=True)
-        build = partial(_build_refined, refined.planned, options, log)
+        build = partial(build_refined_candidate, refined.planned, log.progress, options)
         verdict = yield self._propose(build, best, _RELU_MEANS_USED)
         return verdict.best
 
@@ -127,12 +126,6 @@ def _describe(label: str, alternative: Candidate, gain: Gain) -> Candidate:
         f"{alternative.fidelity.measured_on}"
     )
     return alternative.with_notes([note])
-
-
-def _build_refined(planned: PlannedModel, options: RefinementOptions, log: RunLog) -> Candidate:
-    """Build and measure the candidate of a planned model with weights refined by `options`."""
-    refined_graph = refine_weights(planned, options, progress=log.progress)
-    return build_candidate(planned, refined_graph, log.progress, options)
 
 
 def _plan_without_transforms(planned: PlannedModel, log: RunLog) -> PlannedModel | None:

@@ -48,7 +48,7 @@ def test_stages_that_gain_stay(good):
 
 def test_refinement_that_loses_is_taken_back(good, monkeypatch):
     monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
-    monkeypatch.setattr("lingeronnx.quantization.trials.stage_ablation.refine_weights", _spoiled)
+    monkeypatch.setattr("lingeronnx.quantization.report.candidate.refine_weights", _spoiled)
     result = quantize(net(), CALIB)
     (note,) = _told(result, "weight and bias refinement was disabled")
     assert note.endswith("on the calibration data (optimistic)")
@@ -58,7 +58,7 @@ def test_refinement_that_loses_is_taken_back(good, monkeypatch):
 def test_a_given_plan_makes_the_same_graph(monkeypatch):
     """What was taken back is so under the plan that came of it, too."""
     monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
-    monkeypatch.setattr("lingeronnx.quantization.trials.stage_ablation.refine_weights", _spoiled)
+    monkeypatch.setattr("lingeronnx.quantization.report.candidate.refine_weights", _spoiled)
     result = quantize(net(), CALIB)
     again = quantize(net(), CALIB, plan=Plan.from_json(result.plan.to_json()))
     assert _told(again, "weight and bias refinement was disabled")
