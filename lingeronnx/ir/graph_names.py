@@ -12,6 +12,7 @@ from .graph_queries import base_op_type, iter_values
 
 __all__ = [
     "assign_node_names",
+    "get_output_names",
     "get_subgraph_tensor_names",
     "get_tensor_names",
     "rename",
@@ -60,6 +61,11 @@ def unique_tensor_name(model: Model, base: str) -> str:
     The name is not reserved.
     """
     return unique_name(base, get_tensor_names(model))
+
+
+def get_output_names(model: Model) -> list[str]:
+    """Return the names of the graph outputs of `model`, in order."""
+    return [str(value.name) for value in model.graph.outputs]
 
 
 def get_tensor_names(model: Model) -> set[str]:

@@ -117,7 +117,7 @@ class Session:
         self.model = model
         self.is_integer = is_integer_graph(model)
         self._options = arithmetic, target, host
-        self._names = [str(v.name) for v in self.model.graph.outputs]
+        self._names = ir.get_output_names(self.model)
         self._tail: DynamicTail | None = None
         self._runner: IntegerRunner | PartsRunner | None = None
         if self.is_integer and host is not None:

@@ -79,7 +79,7 @@ class Stream:
         Raises ConfigError if the model does not have these tensors.
         """
         self._session = session
-        self._outputs = [str(v.name) for v in session.model.graph.outputs]
+        self._outputs = ir.get_output_names(session.model)
         self._input_by_output = _check_state_pairs(session.model, state)
         self._specs = {spec.name: spec for spec in session.inputs}
         self.reset(start)
@@ -329,7 +329,7 @@ def unroll_calls(
     )
     if data.is_open_ended:  # of other sources the caller selects samples of the unrolled calls
         data.limit = limit
-    graph_outputs = [str(value.name) for value in model.graph.outputs]
+    graph_outputs = ir.get_output_names(model)
     outputs = [name for name in graph_outputs if name not in input_by_output]
     runner = FloatRunner(model, {*input_by_output, *outputs})
     states: dict[str, np.ndarray] = {}

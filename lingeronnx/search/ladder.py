@@ -292,7 +292,7 @@ def _measure_gains(
     set rounded: squared error over squared output, summed over the float outputs, on up to
     `_MAX_SAMPLES` calibration samples. `operators` are all that can be rounded.
     """
-    output_names = [str(value.name) for value in planned.prepared.original.graph.outputs]
+    output_names = ir.get_output_names(planned.prepared.original)
     engine = build_roundable_model(planned, operators, output_names).create_engine()
     all_rounded = _merge_rounded(operators)
     settings = [all_rounded, *(all_rounded - rounded_set for rounded_set in rounded_sets)]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...common.errors import ConfigError, DataError, suggest_nearest
+from ...ir import ir
 from ...ir.batch_axes import guess_batch_axis
 from ...runtime.data import Data, InputSpec, Progress, load_function
 from ...runtime.dump import write_npz
@@ -266,7 +267,7 @@ def _run_output(source: TensorSource, name: str, feeds: Mapping[str, np.ndarray]
     """
     session = getattr(source, "session", None)
     if session is not None:
-        outputs = [str(value.name) for value in session.model.graph.outputs]
+        outputs = ir.get_output_names(session.model)
         if name not in outputs:
             raise ConfigError(
                 f"the second model has no output '{name}'{suggest_nearest(name, outputs)}; outputs "

@@ -311,7 +311,7 @@ def diagnose_minor_issues(
     if finding is not None:
         return finding
     graph = tensor_join.base.graph
-    outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
+    outputs = [] if graph is None else ir.get_output_names(graph)
     is_8_bit = row.stored_form is not None and row.stored_form.q.bits == 8
     sqnr_db = row.effective.sqnr
     if row.name in outputs and is_8_bit and sqnr_db < _UNEVEN_SQNR_DB:

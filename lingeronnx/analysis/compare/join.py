@@ -512,7 +512,7 @@ class TensorJoin:
     def _output_names(self) -> list[str]:
         """The names of the graph outputs, of the baseline if it has a graph; [] without graphs."""
         graph = self.base.graph if self.base.graph is not None else self.other.graph
-        return [] if graph is None else [str(value.name) for value in graph.graph.outputs]
+        return [] if graph is None else ir.get_output_names(graph)
 
     def _check_output(
         self,

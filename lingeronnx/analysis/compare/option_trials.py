@@ -25,6 +25,7 @@ import numpy as np
 
 from ...common.deprecation import keep_old_members
 from ...common.errors import LingerOnnxError
+from ...ir import ir
 from ...operators.macs import count_macs
 from ...quantization import (
     PlannedModel,
@@ -274,7 +275,7 @@ class _OptionTrial:
         self._base, self._other, self._feeds = base, other, dict(feeds)
         self._values: dict[tuple[tuple[str, ...], bool], float | None] = {}
         self._plan = other.plan
-        outputs = [str(value.name) for value in base.graph.graph.outputs]
+        outputs = ir.get_output_names(base.graph)
         self._expected = {name: array for name, array, _ in base.session.tensors(feeds, outputs)}
         self.recorded_settings = load_quantize_settings(other.graph)
         self.refines_weights = False

@@ -511,7 +511,7 @@ def _resolve_outputs(
 
     Raises ConfigError if there is no such output.
     """
-    outputs = [str(value.name) for value in planned.prepared.original.graph.outputs]
+    outputs = ir.get_output_names(planned.prepared.original)
     return outputs if function is not None else [resolve_output(name, outputs)]
 
 

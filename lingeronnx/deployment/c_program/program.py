@@ -243,7 +243,7 @@ def build_program(
         else:
             part = _make_host_part(run, f"{prefix}_{name}", files[name], sources, targets)
         program_parts.append(part)
-    output_names = [str(value.name) for value in parts.graph.graph.outputs]
+    output_names = ir.get_output_names(parts.graph)
     _check_outputs(output_names, program_parts)
     variables = [value for value in parts.graph.graph.inputs if value.const_value is None]
     input_names = [str(value.name) for value in variables if str(value.name) in tensors]

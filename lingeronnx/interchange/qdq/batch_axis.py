@@ -67,7 +67,7 @@ def make_batch_dynamic(
     if not _make_reshapes_dynamic(dynamic):
         return "a shape is computed at run time"
     _clear_static_shapes(dynamic)
-    names = [str(value.name) for value in standard.graph.outputs]
+    names = ir.get_output_names(standard)
     batch = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
     try:
         session = open_default_ort_session(ir.to_bytes(dynamic), "the converted graph")

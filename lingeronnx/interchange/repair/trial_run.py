@@ -123,7 +123,7 @@ def _run_unguarded(model: ModelProto, seed: int) -> TrialRunResult:
             )
         _check_size(f"input '{spec.name}'", shape)
         feeds[spec.name] = _random_values(rng, shape, spec.dtype)
-    names = [str(value.name) for value in graph.graph.outputs]
+    names = ir.get_output_names(graph)
     arrays = Session(graph).run(names, feeds)
     declared = {value.name: value.dtype for value in graph.graph.outputs}
     summaries = []

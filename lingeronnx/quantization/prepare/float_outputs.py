@@ -79,8 +79,13 @@ class FloatOutputCache:
 
     def __init__(self, source: FloatRunner, names: Sequence[str], max_bytes: int) -> None:
         """Start an empty cache of the tensors `names` of `source`; it keeps up to `max_bytes`."""
-        self._source, self._names, self._free_bytes = source, names, max_bytes
+        self._source, self._names, self._max_bytes = source, names, max_bytes
+        self._free_bytes = max_bytes
         self._cache: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
+
+    def emptied(self) -> FloatOutputCache:
+        """Return an empty cache of the same tensors, for other samples."""
+        return FloatOutputCache(self._source, self._names, self._max_bytes)
 
     def outputs(
         self, dataset: str, index: int, feed: Mapping[str, np.ndarray]

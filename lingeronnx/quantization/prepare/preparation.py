@@ -172,7 +172,8 @@ class PreparedModel:
     @cached_property
     def runner(self) -> FloatRunner:
         """Runner of `graph` for the activations that become integers and the outputs; kept."""
-        return FloatRunner(self.graph, {*self.parts.activations, *_output_names(self.graph)})
+        names = {*self.parts.activations, *ir.get_output_names(self.graph)}
+        return FloatRunner(self.graph, names)
 
     def selectors(self, graph: ir.Model) -> Selectors:
         """Return the resolver of selectors for `graph`, a version of the normalized graph."""
@@ -215,8 +216,11 @@ class PreparedModel:
 
     def with_hold_out(self, rule: HoldOut) -> PreparedModel:
         """Return a copy whose data hold out other samples; it shares the runner if there is one."""
-        float_outputs = _make_float_output_cache(self.original, self.source, self.conf)
-        changed = replace(self, data=self.data.with_hold_out(rule), float_outputs=float_outputs)
+        changed = replace(
+            self,
+            data=self.data.with_hold_out(rule),
+            float_outputs=self.float_outputs.emptied(),
+        )
         return self._share_runner(changed)
 
     def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
@@ -293,8 +297,10 @@ def prepare_model(
         *import_notes,
         *infer_input_shapes(original, data),
     ]
-    source = FloatRunner(original, _measured_names(original))
-    float_outputs = _make_float_output_cache(original, source, conf)
+    outputs = ir.get_output_names(original)
+    measured = list(dict.fromkeys([*outputs, *map_outputs_to_logits(original).values()]))
+    source = FloatRunner(original, measured)
+    float_outputs = FloatOutputCache(source, measured, conf.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR)
     check_deterministic(original, source, data.first())
     if accepted.expanded:
         notes += accepted.check_expanded_nodes(data.first())
@@ -462,7 +468,7 @@ def _rewrite_checked(
             check_outputs_unchanged(
                 prepared.source,
                 prepared.runner,
-                _output_names(prepared.original),
+                ir.get_output_names(prepared.original),
                 prepared.data.first(),
             )
         except (OutputChangedError, ModelError) as error:
@@ -552,27 +558,6 @@ def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]
     for feed, _ in data.batches(batch_size):
         yield feed
     yield from data.held_out_batches()
-
-
-def _measured_names(model: ir.Model) -> list[str]:
-    """Return the names of the outputs, and of the inputs of a Softmax or Sigmoid that computes one.
-
-    Each is listed once, outputs first.
-    """
-    return list(dict.fromkeys([*_output_names(model), *map_outputs_to_logits(model).values()]))
-
-
-def _make_float_output_cache(
-    model: ir.Model, source: FloatRunner, config: QuantConfig
-) -> FloatOutputCache:
-    """Return an empty cache of the float model's outputs, for 1/16 of the memory budget."""
-    max_bytes = config.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR
-    return FloatOutputCache(source, _measured_names(model), max_bytes)
-
-
-def _output_names(model: ir.Model) -> list[str]:
-    """Return the names of the outputs of `model`."""
-    return [str(value.name) for value in model.graph.outputs]
 
 
 def _import_if_quantized(

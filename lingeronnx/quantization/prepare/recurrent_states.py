@@ -442,7 +442,7 @@ def _match_outputs_in_order(model: ir.Model, name: str) -> dict[str, str]:
         if not set(matches).isdisjoint(outputs):
             candidates[input_name] = matches
     all_matches = {output for matches in candidates.values() for output in matches}
-    results = [str(value.name) for value in model.graph.outputs]
+    results = ir.get_output_names(model)
     results = [output for output in results if output in all_matches]
     if len(candidates) != len(results):
         return {}

@@ -189,7 +189,7 @@ class Rewriter:
         It compares the graph after a pass with changes to `source`, on the sample inputs; the error
         names the pass.
         """
-        names = [str(value.name) for value in self._original.graph.outputs]
+        names = ir.get_output_names(self._original)
         before = self._original.clone()
 
         def observe(pass_run: PassRun, graph: ir.Model) -> None:
@@ -255,7 +255,7 @@ def check_deterministic(
     """
     if not any(node.op_type in float_ops.RANDOM_OPS for node in model.graph.all_nodes()):
         return
-    names = [str(value.name) for value in model.graph.outputs]
+    names = ir.get_output_names(model)
     first_run = {name: array for name, array, _ in source.run(feed, names)}
     second_run = {name: array for name, array, _ in source.run(feed, names)}
     for name, array in first_run.items():

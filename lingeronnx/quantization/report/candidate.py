@@ -98,7 +98,7 @@ class ChipGraph:
             before, after = self._run_sample(self.lowered), self._run_sample(self.graph)
         except (ModelError, DataError, ConfigError):
             return IntegerCheck()
-        names = [str(value.name) for value in self.lowered.graph.outputs]
+        names = ir.get_output_names(self.lowered)
         changed = []
         for name, expected, actual in zip(names, before, after, strict=True):
             equal_nan = expected.dtype.kind == "f"

@@ -97,7 +97,7 @@ class PlannedModel:
     @cached_property
     def float_runner(self) -> FloatRunner:
         """Runner of the float graph for its outputs and the layers that are refined."""
-        outputs = {str(v.name) for v in self.graph.graph.outputs}
+        outputs = set(ir.get_output_names(self.graph))
         return FloatRunner(self.graph, outputs | find_refinable_layers(self.partition).keys())
 
     @cached_property

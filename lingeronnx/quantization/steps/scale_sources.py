@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...common.errors import ConfigError
+from ...ir import ir
 from ...ir.plan import Plan
 from ...runtime.data import Progress
 from ..normalize import format_skipped_pass, is_strict_mode
@@ -84,7 +85,7 @@ def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> 
 
     Compared on one calibration sample, see `check_outputs_unchanged`.
     """
-    outputs = [str(value.name) for value in prepared.original.graph.outputs]
+    outputs = ir.get_output_names(prepared.original)
     check_outputs_unchanged(prepared.source, planned.float_runner, outputs, prepared.data.first())
 
 

@@ -94,7 +94,7 @@ class CrossValidation:
         """
         prepared = planned.prepared
         self._prepared, self._measured_tensors = prepared, measured_tensors
-        outputs = {str(value.name) for value in prepared.original.graph.outputs}
+        outputs = set(ir.get_output_names(prepared.original))
         self._source = prepared.source  # yields nothing but the outputs
         if not outputs.issuperset(measured_tensors):
             self._source = FloatRunner(prepared.original, measured_tensors)

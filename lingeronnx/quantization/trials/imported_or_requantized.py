@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ...common.arithmetic import ratio_db
+from ...ir import ir
 from ...runtime.memory import choose_batch_size
 from ...runtime.runners import FloatRunner
 from ...runtime.session import LoweredSession
@@ -150,7 +151,7 @@ class _HeldOutComparison:
             *requantized.planned.plan.tensors,
         }
         if not available.issuperset(measured):
-            measured = [str(value.name) for value in imported.prepared.original.graph.outputs]
+            measured = ir.get_output_names(imported.prepared.original)
         runner = imported.prepared.runner
         old_errors, power = _measure_errors(imported, runner, self._feeds, measured)
         new_errors, _ = _measure_errors(requantized, runner, self._feeds, measured)

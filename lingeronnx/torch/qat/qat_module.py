@@ -135,7 +135,7 @@ class FakeQuantNetwork:
         """
         runner = IntegerRunner(graph, target=target)
         self.inputs = list(runner.inputs)
-        self.outputs = [str(value.name) for value in graph.graph.outputs]
+        self.outputs = ir.get_output_names(graph)
         if input_specs is None:
             specs = {
                 spec.name: TensorSpec(tuple(shapes[spec.name]), spec.dtype)

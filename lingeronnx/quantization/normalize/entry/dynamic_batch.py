@@ -189,7 +189,7 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
         return False
     if not all(_has_small_samples(spec) for spec in specs):
         return False
-    runner = FloatRunner(model, [str(value.name) for value in model.graph.outputs])
+    runner = FloatRunner(model, ir.get_output_names(model))
     feed = _make_random_feed(model, 0)
     batched = _batched_inputs(model)
     doubled = {
@@ -521,7 +521,7 @@ def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[
     Returns output -> batch axis. None if an output differs or has no batch axis, or a model does
     not run. Inputs are random.
     """
-    names = [str(value.name) for value in model.graph.outputs]
+    names = ir.get_output_names(model)
     batched = _batched_inputs(model)
     feed, second_feed = _make_random_feed(model, 1), _make_random_feed(model, 2)
     doubled_feed = dict(feed)
