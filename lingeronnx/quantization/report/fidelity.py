@@ -5,9 +5,11 @@ Uses the samples held out from calibration, if there are any.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -146,31 +148,38 @@ def measure_fidelity(
         Callback for progress messages.
     """
     prepared = planned.prepared
-    names = [str(value.name) for value in prepared.original.graph.outputs]
-    feeds, measured_on = _select_evaluation_data(prepared)
+    names = ir.get_output_names(prepared.original)
+    evaluation = _select_evaluation_data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
     states = dict(prepared.conf.state)
     if states:
         measured = names
-        pairs = _iter_stream_pairs(prepared, session, feeds)
+        pairs = _iter_stream_pairs(prepared, session, evaluation.feeds)
     else:
         measured = select_measured_tensors(planned)
         tensors = list(dict.fromkeys([*names, *measured]))
-        pairs = _iter_tensor_pairs(prepared, session, feeds, tensors)
-    outputs = _OutputComparison(names, find_part_boundaries(prepared.graph))
+        pairs = _iter_tensor_pairs(prepared, session, evaluation.feeds, tensors)
+    boundaries = find_part_boundaries(prepared.graph)
+    comparisons = {name: _OutputComparison(name, boundaries.get(name, {})) for name in names}
     state_ranges = {name: _StateRanges() for name in states}
     errors = _SquaredErrors(names)
     measured_errors = errors if measured == names else _SquaredErrors(measured)
     for expected, actual, count in pairs:
-        outputs.add(expected, actual)
+        for name, comparison in comparisons.items():
+            comparison.add(expected[name], actual[name])
         errors.add(expected, actual, count)
         if measured_errors is not errors:
             measured_errors.add(expected, actual, count)
         for name, ranges in state_ranges.items():
             ranges.add(expected[name], actual[name])
-    metrics, parts = outputs.metrics_by_output, outputs.parts
+    metrics = {name: comparison.metrics for name, comparison in comparisons.items()}
     sqnr = {name: values["sqnr"] for name, values in metrics.items()}
+    parts = list(itertools.chain.from_iterable(c.parts for c in comparisons.values()))
+    doubts = {
+        name: comparison.doubt(evaluation.sample_count, evaluation.unit)
+        for name, comparison in comparisons.items()
+    }
     low_sqnr = {name: sqnr_db for name, sqnr_db in sqnr.items() if not sqnr_db >= MIN_SQNR_DB}
     warnings: list[str] = []
     for name, ranges in state_ranges.items():
@@ -179,15 +188,11 @@ def measure_fidelity(
         warnings.insert(0, _format_low_sqnr(low_sqnr))
     if parts:
         warnings += _format_lost_parts(parts, sqnr)
-    if prepared.calls is not None:
-        doubts = outputs.doubts(len(feeds), "call")
-    else:
-        doubts = outputs.doubts(sum(map(prepared.data.count_samples, feeds)), "sample")
     return Fidelity(
         outputs=metrics,
-        measured_on=measured_on,
+        measured_on=evaluation.description,
         warnings=warnings,
-        doubts=doubts,
+        doubts={name: doubt for name, doubt in doubts.items() if doubt},
         low_sqnr_warning=warnings[0] if low_sqnr else "",
         parts=parts,
         errors=errors.per_sample,
@@ -212,56 +217,77 @@ def _make_shape_error(name: str, expected: tuple[int, ...], actual: tuple[int, .
 
 
 class _OutputComparison:
-    """Agreement of the outputs `names`, and of their parts, over all batches.
+    """Agreement of one output over all batches, and what makes its figures unreliable.
+
+    That is an output that does not differ between samples, or has most of its power in one.
 
     Parameters
     ----------
-    names
-        Names of the outputs.
+    name
+        Name of the output.
     boundaries
-        Part boundaries of outputs, from `find_part_boundaries`.
+        {axis: indices where parts of the output end}, from `find_part_boundaries`.
     """
 
-    def __init__(
-        self, names: Sequence[str], boundaries: Mapping[str, Mapping[int, Sequence[int]]]
-    ) -> None:
-        """Start the comparison of the outputs in `names`.
+    def __init__(self, name: str, boundaries: Mapping[int, Sequence[int]]) -> None:
+        """Start the comparison without samples."""
+        self._name = name
+        self._agreement = Agreement()
+        self._part_agreement = PartAgreement(name, boundaries)
+        self._first: np.ndarray | None = None
+        self._varies = False
+        self._powers: list[np.ndarray] = []
 
-        `boundaries` maps an output of several parts to {axis: indices where its parts end}.
-        """
-        self._agreements = {name: Agreement() for name in names}
-        self._variations = {name: _VariationCheck() for name in names}
-        self._part_agreements = {
-            name: PartAgreement(name, ends) for name, ends in boundaries.items() if name in names
-        }
-
-    def add(self, expected: _Feed, actual: _Feed) -> None:
-        """Add one batch of all outputs; raise ModelError if their shapes differ."""
-        for name, agreement in self._agreements.items():
-            if expected[name].shape != actual[name].shape:
-                raise _make_shape_error(name, expected[name].shape, actual[name].shape)
-            agreement.add(expected[name], actual[name])
-            self._variations[name].add(expected[name])
-            if name in self._part_agreements:
-                self._part_agreements[name].add(expected[name], actual[name])
+    def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
+        """Add one batch of the output; raise ModelError if the shapes differ."""
+        if expected.shape != actual.shape:
+            raise _make_shape_error(self._name, expected.shape, actual.shape)
+        self._agreement.add(expected, actual)
+        self._part_agreement.add(expected, actual)
+        samples = expected if expected.ndim else expected[None]
+        self._powers.append(_squared_error_per_row(samples, np.zeros(()), len(samples)))
+        if self._varies or not len(samples):
+            return
+        if self._first is None:
+            self._first = samples[:1].copy()
+        if samples.shape[1:] != self._first.shape[1:]:
+            self._varies = True
+            return
+        repeated = np.broadcast_to(self._first, samples.shape)
+        self._varies = not np.array_equal(samples, repeated, equal_nan=True)
 
     @property
-    def metrics_by_output(self) -> dict[str, dict[str, float]]:
-        """Cosine and SQNR of each output."""
-        return {
-            name: {"cosine": agreement.cosine, "sqnr": agreement.sqnr}
-            for name, agreement in self._agreements.items()
-        }
+    def metrics(self) -> dict[str, float]:
+        """Cosine and SQNR in dB of the output."""
+        return {"cosine": self._agreement.cosine, "sqnr": self._agreement.sqnr}
 
     @property
     def parts(self) -> list[OutputPart]:
-        """Agreement of the parts of all outputs that consist of several."""
-        return [part for parts in self._part_agreements.values() for part in parts.parts]
+        """Agreement of the parts of the output; empty if it is not assembled from several."""
+        return self._part_agreement.parts
 
-    def doubts(self, count: int, unit: str) -> dict[str, str]:
-        """Return {output: reason why its figures are not reliable} for `count` samples or calls."""
-        doubts = {name: check.doubt(count, unit) for name, check in self._variations.items()}
-        return {name: doubt for name, doubt in doubts.items() if doubt}
+    def doubt(self, count: int, unit: str) -> str:
+        """Explain why figures from `count` samples or calls are not reliable; "" if they are."""
+        if count == 1:
+            return f"from 1 {unit}"
+        if self._varies:
+            return self._doubt_power(count, unit)
+        return f"the output is identical for every {unit}; equivalent to 1 {unit}"
+
+    def _doubt_power(self, count: int, unit: str) -> str:
+        """Explain that one of `count` samples has nearly all of the power, or return "".
+
+        Its error alone decides the SQNR, as of a detector that responds to one sample only.
+        """
+        powers = np.concatenate(self._powers)
+        if len(powers) != count or count < _MIN_SHARING_SAMPLES:
+            return ""
+        share = float(powers.max() / max(powers.sum(), np.finfo(float).tiny))
+        if share < _DOMINANT_SHARE:
+            return ""
+        return (
+            f"{share:.0%} of the output's power is in one of {count} {unit}s, whose error decides"
+        )
 
 
 def _format_low_sqnr(low_sqnr: Mapping[str, float]) -> str:
@@ -341,56 +367,6 @@ def _format_lost_parts(parts: Sequence[OutputPart], output_sqnr: Mapping[str, fl
     ]
 
 
-class _VariationCheck:
-    """Checks whether an output differs between samples, and whether one has most of its power."""
-
-    def __init__(self) -> None:
-        """Start without samples."""
-        self._first: np.ndarray | None = None
-        self._varies = False
-        self._powers: list[np.ndarray] = []
-
-    def add(self, array: np.ndarray) -> None:
-        """Add a batch with samples on axis 0.
-
-        Notes whether any of them differs from the first sample of all batches.
-        """
-        samples = array if array.ndim else array[None]
-        self._powers.append(_squared_error_per_row(samples, np.zeros(()), len(samples)))
-        if self._varies or not len(samples):
-            return
-        if self._first is None:
-            self._first = samples[:1].copy()
-        if samples.shape[1:] != self._first.shape[1:]:
-            self._varies = True
-            return
-        repeated = np.broadcast_to(self._first, samples.shape)
-        self._varies = not np.array_equal(samples, repeated, equal_nan=True)
-
-    def doubt(self, count: int, unit: str) -> str:
-        """Explain why figures from `count` samples or calls are not reliable; "" if they are."""
-        if count == 1:
-            return f"from 1 {unit}"
-        if self._varies:
-            return self._doubt_power(count, unit)
-        return f"the output is identical for every {unit}; equivalent to 1 {unit}"
-
-    def _doubt_power(self, count: int, unit: str) -> str:
-        """Explain that one of `count` samples has nearly all of the power, or return "".
-
-        Its error alone decides the SQNR, as of a detector that responds to one sample only.
-        """
-        powers = np.concatenate(self._powers)
-        if len(powers) != count or count < _MIN_SHARING_SAMPLES:
-            return ""
-        share = float(powers.max() / max(powers.sum(), np.finfo(float).tiny))
-        if share < _DOMINANT_SHARE:
-            return ""
-        return (
-            f"{share:.0%} of the output's power is in one of {count} {unit}s, whose error decides"
-        )
-
-
 def _sqnr_sort_key(sqnr_db: float) -> float:
     """Return a sort key for an SQNR in dB that places NaN first, as the worst."""
     return -math.inf if math.isnan(sqnr_db) else sqnr_db
@@ -405,28 +381,43 @@ def _format_distance(sqnr_db: float) -> str:
     return f"{sqnr_db:.1f} dB from the float model"
 
 
-def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.ndarray]], str]:
-    """Return the feeds to measure on, and their description for the report.
+class _EvaluationData(NamedTuple):
+    """Feeds to measure on.
+
+    description : of the data, for the report. sample_count : number of samples, or of calls, as
+    `unit` says.
+    """
+
+    feeds: list[dict[str, np.ndarray]]
+    description: str
+    sample_count: int
+    unit: str = "sample"
+
+
+def _select_evaluation_data(prepared: PreparedModel) -> _EvaluationData:
+    """Return the feeds to measure on.
 
     These are the evaluation calls of a model with states, else held-out samples, else the first
     `MAX_MEASURED_SAMPLES` of the calibration data, to which scales and weights are fitted.
     """
     if prepared.calls is not None:
         feeds = list(prepared.calls.evaluation_calls)
+        description = f"on {len(feeds)} calls held back from calibration"
         if prepared.synthetic:
-            return feeds, f"on {len(feeds)} synthetic calls"
-        source = "held back from calibration"
-        if not prepared.calls.held:
-            source = "of the calibration data (optimistic)"
-        return feeds, f"on {len(feeds)} calls {source}"
+            description = f"on {len(feeds)} synthetic calls"
+        elif not prepared.calls.held:
+            description = f"on {len(feeds)} calls of the calibration data (optimistic)"
+        return _EvaluationData(feeds, description, len(feeds), "call")
     data = prepared.data
     if held_back := data.held_out_batches():
         sample_count = sum(map(data.count_samples, held_back))
-        return held_back, f"on {sample_count} samples held back from calibration"
+        description = f"on {sample_count} samples held back from calibration"
+        return _EvaluationData(held_back, description, sample_count)
     description = "on the calibration data (optimistic)"
     if prepared.synthetic:
         description = "on synthetic inputs"
-    return [feeds for feeds, _ in data.peek_batch(MAX_MEASURED_SAMPLES)], description
+    feeds = [batch for batch, _ in data.peek_batch(MAX_MEASURED_SAMPLES)]
+    return _EvaluationData(feeds, description, sum(map(data.count_samples, feeds)))
 
 
 def _iter_tensor_pairs(
@@ -492,7 +483,7 @@ def _iter_stream_pairs(
         Number of streams in the call.
     """
     state = dict(prepared.conf.state)
-    outputs = [str(value.name) for value in prepared.original.graph.outputs]
+    outputs = ir.get_output_names(prepared.original)
     names = list(dict.fromkeys([*outputs, *state]))
     session_inputs = {spec.name for spec in session.inputs}
     float_stream = Stream(_FloatSession(prepared), state)
