@@ -27,30 +27,22 @@ __all__ = [
     "Buffer",
     "BuiltStep",
     "ProgramLayout",
-    "make_to_channel_last",
-    "make_to_plain",
+    "make_layout_copy",
     "content_key",
 ]
 
 PLAIN, CHANNEL_LAST = "plain", "channel-last"
 
 
-def make_to_channel_last(spec: TensorSpec) -> NativeLoop:
-    """Return a loop that copies a plain [N, C, *space] tensor to channel-last [N, *space, C]."""
-    channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return NativeLoop(
-        transpose_matrices,
-        (InputRef(0, (-1, channels, space)), OutputRef(0, (-1, space, channels))),
-    )
+def make_layout_copy(spec: TensorSpec, layout: str) -> NativeLoop:
+    """Return a loop that copies a tensor of logical `spec` from the other layout to `layout`.
 
-
-def make_to_plain(spec: TensorSpec) -> NativeLoop:
-    """Return a loop that copies a channel-last [N, *space, C] tensor to plain [N, C, *space]."""
-    channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return NativeLoop(
-        transpose_matrices,
-        (InputRef(0, (-1, space, channels)), OutputRef(0, (-1, channels, space))),
-    )
+    A plain tensor is [N, C, *space], a channel-last one [N, *space, C].
+    """
+    plain = (-1, spec.shape[1], math.prod(spec.shape[2:]))
+    channel_last = (plain[0], plain[2], plain[1])
+    source, target = (plain, channel_last) if layout == CHANNEL_LAST else (channel_last, plain)
+    return NativeLoop(transpose_matrices, (InputRef(0, source), OutputRef(0, target)))
 
 
 @dataclass(frozen=True)
@@ -281,9 +273,8 @@ class ProgramLayout:
         channels, space = spec.shape[1], math.prod(spec.shape[2:])
         if 1 in (channels, space) and (layout == CHANNEL_LAST or name not in self._output_names):
             return self._add_buffer(name, layout, alias_of=source)  # both layouts coincide
-        make_conversion = make_to_channel_last if layout == CHANNEL_LAST else make_to_plain
         target = self._add_buffer(name, layout)
-        self.steps.append(BuiltStep(make_conversion(spec), (source,), (target,)))
+        self.steps.append(BuiltStep(make_layout_copy(spec, layout), (source,), (target,)))
         return target
 
 

@@ -140,8 +140,7 @@ class IntegerRunner:
         quantized = frozenset(
             name for name, array in inputs.items() if self._is_quantized(name, array)
         )
-        count = self._count(inputs)
-        stacked = inputs if self.runs_whole_batch else self._stack_samples(inputs)
+        stacked, count = self._stack_samples(inputs)
         program_feed = self._make_program_feed(stacked, quantized)
         specs = _make_specs(program_feed, count)
         key = tuple(specs.items()), None if names is None else frozenset(names)
@@ -208,11 +207,10 @@ class IntegerRunner:
         `outputs` are the tensors to compute, with all tensors upstream; None for all.
         """
         inputs = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        count = self._count(inputs)
-        inputs = inputs if self.runs_whole_batch else self._stack_samples(inputs)
-        binder = self._make_binder(_make_specs(inputs, count))
+        stacked, count = self._stack_samples(inputs)
+        binder = self._make_binder(_make_specs(stacked, count))
         binder.run(None if outputs is None else ir.find_ancestors(self.model.graph, outputs))
-        return GraphWalk(binder, inputs)
+        return GraphWalk(binder, stacked)
 
     def bind(
         self, specs: Mapping[str, TensorSpec], nodes: Sequence[ir.Node] | None = None
@@ -244,22 +242,19 @@ class IntegerRunner:
             self.fallback_sessions,
         )
 
-    def _count(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Return the number of samples in `inputs`, by the first input with a batch axis.
+    def _stack_samples(
+        self, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[Mapping[str, np.ndarray], int]:
+        """Return the inputs with their samples one after another along axis 0, and their number.
 
-        1 if there is none or the batch must run as a whole.
+        The number is that of the first input with a batch axis, or 1 without one. Inputs without
+        samples are repeated for each sample. If the batch must run as a whole, it counts as one
+        sample.
         """
-        first = next((spec for spec in self.inputs if spec.axis is not None), None)
-        if self.runs_whole_batch or first is None:
-            return 1
-        return first.count_samples(inputs[first.name])
-
-    def _stack_samples(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the inputs with their samples one after another along axis 0.
-
-        Inputs without samples are repeated for each sample.
-        """
-        count, stacked = self._count(inputs), {}
+        if self.runs_whole_batch:
+            return inputs, 1
+        counts = [s.count_samples(inputs[s.name]) for s in self.inputs if s.axis is not None]
+        count, stacked = counts[0] if counts else 1, {}
         for spec in self.inputs:
             array = inputs[spec.name]
             if spec.axis:
@@ -267,7 +262,7 @@ class IntegerRunner:
             elif spec.axis is None and array.ndim and count > 1:
                 array = np.concatenate([array] * count)
             stacked[spec.name] = array
-        return stacked
+        return stacked, count
 
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
         """Whether `array` feeds input `name` with the integers of its Quant, not with real values.

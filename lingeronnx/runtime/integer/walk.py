@@ -75,21 +75,15 @@ class GraphWalk:
     def compute(self, kernel: Kernel) -> np.ndarray:
         """Compute the current step with `kernel`, return its output; later steps read that.
 
-        An earlier result of the step is released first.
-        """
-        assert self._step is not None
-        for name in self._step.outputs:
-            self._arrays.pop(name, None)
-        self._compute(Step(kernel, self._step.inputs, self._step.outputs))
-        return self._arrays[self._step.outputs[0]]
-
-    def _compute(self, step: Step) -> None:
-        """Execute a step on the batch, and store its outputs.
-
-        An input with the rows of one sample only, such as a constant, is repeated for every sample.
+        An earlier result of the step is released first. An input with the rows of one sample only,
+        such as a constant, is repeated for every sample.
         """
         from simulator import program as machine
 
+        assert self._step is not None
+        step = Step(kernel, self._step.inputs, self._step.outputs)
+        for name in step.outputs:
+            self._arrays.pop(name, None)
         specs = {name: self._binder.specs[name] for name in step.inputs}
         program = machine.compile_program([step], specs, step.outputs)
         feed = {name: self._arrays[name] for name in step.inputs}
@@ -100,6 +94,7 @@ class GraphWalk:
             if array.ndim and len(array) == sample_rows[name]:
                 feed[name] = np.concatenate([array] * count)
         self._arrays.update(run_program(program, feed, {}, count))
+        return self._arrays[step.outputs[0]]
 
 
 def run_program(
