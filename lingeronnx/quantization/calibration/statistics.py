@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.errors import DataError
+from ...runtime.data import Progress
 from ...runtime.runners import FloatRunner
 
 __all__ = ["HALF_BINS", "Curve", "Stats", "TensorStats", "ConsumerFunction", "collect_stats"]
@@ -325,7 +326,7 @@ def collect_stats(
     known_stats: Stats = MappingProxyType({}),
     softmax_axes: Mapping[str, int] = MappingProxyType({}),
     unscaled_stats: dict[str, TensorStats] | None = None,
-    on_batch: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, TensorStats]:
     """Run the data once and return {tensor of `names`: statistics}.
 
@@ -350,8 +351,8 @@ def collect_stats(
     unscaled_stats
         If passed, statistics without factors of the tensors that have factors are added, in the
         same run; those that it contains are not computed again.
-    on_batch
-        Called after each batch with the number of its samples.
+    progress
+        Callback for progress messages, called after each batch.
 
     Raises
     ------
@@ -364,14 +365,16 @@ def collect_stats(
     if unscaled_stats is not None:
         unscaled_names = unknown & factors.keys() - unscaled_stats.keys()
     if unknown:
+        completed = 0
         for feeds, _ in batches:
             for name, array, _qparams in runner.run(feeds, unknown):
                 if array.size == 0:
                     continue
                 unscaled = unscaled_stats if name in unscaled_names else None
                 _add_tensor(stats, unscaled, name, array, factors.get(name), softmax_axes.get(name))
-            if on_batch is not None:
-                on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
+            completed += max((len(array) for array in feeds.values() if array.ndim), default=1)
+            if progress is not None:
+                progress("calibrating", completed, None)
     return {**{name: known_stats[name] for name in names if name in known_stats}, **stats}
 
 

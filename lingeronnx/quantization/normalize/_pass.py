@@ -9,7 +9,7 @@ NN_<pass>.onnx      the graph after each pass that changed something
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -384,6 +384,8 @@ class PassLog:
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         """Start an empty log; with `folder`, models and texts are written there."""
         self.steps: list[PassRun] = []
+        #: The last run of each pass, whose skip reasons replace those of earlier runs.
+        self.last_runs: dict[str, PassRun] = {}
         self._folder = None if folder is None else Path(folder)
 
     def __call__(self, step: PassRun, graph: ir.Model) -> None:
@@ -393,6 +395,7 @@ class PassLog:
         pass changed something.
         """
         self.steps.append(step)
+        self.last_runs[step.name] = step
         if self._folder is None:
             return
         with created_folder(self._folder):
@@ -410,17 +413,10 @@ class PassLog:
     def format_skip_reasons(self) -> list[str]:
         """Return lines "PASS: OPERATOR NAME stays: reason" of each pass's last run only."""
         lines: list[str] = []
-        for step in self._last_runs():
+        for step in self.last_runs.values():
             lines += [f"{step.name}: {reason}" for reason in step.skip_reasons]
         return lines
 
     def get_skip_reasons(self) -> list[SkipReason]:
         """List the reasons why passes left nodes unchanged, of the last run of each pass."""
-        reasons: list[SkipReason] = []
-        for step in self._last_runs():
-            reasons += step.skip_reasons
-        return reasons
-
-    def _last_runs(self) -> Iterable[PassRun]:
-        """Return the last run of each pass, whose skip reasons replace those of earlier runs."""
-        return {step.name: step for step in self.steps}.values()
+        return [reason for step in self.last_runs.values() for reason in step.skip_reasons]

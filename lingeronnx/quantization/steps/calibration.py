@@ -8,7 +8,7 @@ all nearly 0 is an error too: its scale exceeds float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -160,7 +160,7 @@ def calibrate_model(
         known_stats=known_stats,
         softmax_axes=softmax_axes,
         unscaled_stats=unscaled_stats if with_unscaled else None,
-        on_batch=_make_progress_callback(progress),
+        progress=progress,
     )
     trim_memory()
     if previous is not None and names <= known_stats.keys():  # no data were run
@@ -185,23 +185,6 @@ def calibrate_model(
         input_notes=input_notes,
         trusts_joined=trusts_joined,
     )
-
-
-def _make_progress_callback(progress: Progress | None) -> Callable[[int], None]:
-    """Return a callback that adds the samples of a batch and reports their number so far.
-
-    It takes the number of samples; without `progress` it reports nothing.
-    """
-    completed = 0
-
-    def report_batch(sample_count: int) -> None:
-        """Add `sample_count` to the samples so far, and report their number."""
-        nonlocal completed
-        completed += sample_count
-        if progress is not None:
-            progress("calibrating", completed, None)
-
-    return report_batch
 
 
 def _reusable_stats(

@@ -201,15 +201,15 @@ def test_any_batch_split(size):
 
 
 def test_progress():
-    """on_batch hears the number of samples of each batch."""
+    """The callback is told the number of samples so far after each batch."""
     seen = []
     collect_stats(
         FloatRunner(graph(MODEL)),
         batches(np.ones((10, 4), np.float32), 4),
         {"y"},
-        on_batch=seen.append,
+        progress=lambda *told: seen.append(told),
     )
-    assert seen == [4, 4, 2]
+    assert seen == [("calibrating", count, None) for count in (4, 8, 10)]
 
 
 @pytest.mark.parametrize("value", (-1.0, 0.0))
