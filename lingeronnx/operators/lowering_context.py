@@ -231,7 +231,10 @@ class LoweringContext:
         if that is empty. Returns the integer initializer.
         """
         source = ConstantSource(ir.input_name(node, index), view, q, q.dtype)
-        return self._add_parameter(node, index, source, name)
+        array = ir.require_const_value(node.inputs[index])
+        value = self.array(name or source.name, source.quantize(array), keeps_name=not name)
+        self._sources[str(value.name)] = source
+        return value
 
     def bias(
         self,
@@ -249,8 +252,7 @@ class LoweringContext:
         if len(node.inputs) <= index or ir.const_value(node.inputs[index]) is None:
             return []
         qparams = make_bias_qparams(scale, self.has_wide_operands(node))
-        source = ConstantSource(ir.input_name(node, index), view, qparams, qparams.dtype)
-        return [self._add_parameter(node, index, source, name)]
+        return [self.add_quantized_constant(node, index, qparams, view, name)]
 
     def widen_to_int16(self, value: ir.Value) -> ir.Value:
         """Return a new int16 initializer with the values of the integer initializer `value`.
@@ -262,18 +264,6 @@ class LoweringContext:
         source = self._sources[str(value.name)]
         self._sources[str(wide.name)] = source._replace(dtype=np.dtype(np.int16))
         return wide
-
-    def _add_parameter(
-        self, node: ir.Node, index: int, source: ConstantSource, name: str
-    ) -> ir.Value:
-        """Add constant input `index` of `node` as an initializer quantized by `source`.
-
-        It is called `name`, or as the float constant if that is empty.
-        """
-        array = ir.require_const_value(node.inputs[index])
-        value = self.array(name or source.name, source.quantize(array), keeps_name=not name)
-        self._sources[str(value.name)] = source
-        return value
 
     def has_wide_operands(self, node: ir.Node) -> bool:
         """Whether input 0 or 1 of `node` has more than 8 bits, so that its bias is int64."""

@@ -408,7 +408,7 @@ class Affine:
         """
         if isinstance(self.granularity, PerGroup):
             return make_grouped_qparams(*self.factors, self.granularity.size, self.bits)
-        return self.mapped(lambda scale: float(np.float32(scale)))
+        return self.changed(self.scales.astype(np.float32))
 
     # ---- conversion of arrays --------------------------------------------------------------------
 
