@@ -13,7 +13,15 @@ import sys
 
 from ..ir import ir
 
-__all__ = ["bytes_per_sample", "choose_batch_size", "trim_memory"]
+__all__ = ["bytes_per_sample", "choose_batch_size", "elements_per_sample", "trim_memory"]
+
+
+def elements_per_sample(value: ir.Value) -> int:
+    """Return the number of elements of one sample of a tensor; axis 0 is the batch.
+
+    Unknown sizes count as 1, and so does a tensor of unknown rank.
+    """
+    return math.prod(int(size or 1) for size in (ir.get_shape(value) or ())[1:])
 
 
 def bytes_per_sample(model: ir.Model) -> int:
@@ -21,12 +29,8 @@ def bytes_per_sample(model: ir.Model) -> int:
 
     Unknown dimensions count as 1, tensors of unknown shape as 0; axis 0 is the batch.
     """
-    element_count = 0
-    for value in ir.iter_values(model):
-        shape = ir.get_shape(value)
-        if shape:
-            element_count += math.prod(int(size or 1) for size in shape[1:])
-    return 4 * element_count
+    values = (value for value in ir.iter_values(model) if ir.get_shape(value))
+    return 4 * sum(map(elements_per_sample, values))
 
 
 def choose_batch_size(sample_bytes: int, max_batch: int, budget_bytes: int) -> int:

@@ -15,7 +15,6 @@ Later layers get the refined output, so errors of earlier layers are not correct
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from ...ir import ir
 from ...ir.plan import Affine, PerGroup, Plan, make_bias_qparams
 from ...runtime.data import Progress
 from ...runtime.integer.runner import IntegerRunner
-from ...runtime.memory import trim_memory
+from ...runtime.memory import elements_per_sample, trim_memory
 from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..lower import lower
@@ -142,18 +141,9 @@ def walk_bytes_per_sample(model: ir.Model) -> int:
     It counts the inputs in float32 twice, as given and concatenated, and the largest tensor four
     times with 8 bits.
     """
-    input_elements = sum(_elements_per_sample(value) for value in model.graph.inputs)
-    tensor_elements = [_elements_per_sample(value) for value in ir.iter_values(model)]
-    return 8 * input_elements + _LIVE_TENSORS * max(tensor_elements, default=0)
-
-
-def _elements_per_sample(value: ir.Value) -> int:
-    """Return the number of elements of one sample (axis 0 aside), counting unknown sizes as 1.
-
-    It is 1 if the rank of `value` is unknown.
-    """
-    shape = ir.get_shape(value) or (0, 0)
-    return math.prod(int(dim or 1) for dim in shape[1:])
+    input_elements = sum(map(elements_per_sample, model.graph.inputs))
+    tensor_elements = max(map(elements_per_sample, ir.iter_values(model)), default=0)
+    return 8 * input_elements + _LIVE_TENSORS * tensor_elements
 
 
 def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ...ir import ir
 from ...ir.plan import Plan, Transform
-from ...runtime.memory import choose_batch_size, trim_memory
+from ...runtime.memory import choose_batch_size, elements_per_sample, trim_memory
 from ...targets import Target
 from ..calibration.statistics import TensorStats
 from ..methods import factors
@@ -70,7 +68,8 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         by_channel=conf.weight_scales != "tensor",
     )
     factors.apply_factors(partition, range_factors)
-    set_host_factors(partition.graph, host_reasons, range_factors)
+    if host_reasons:
+        set_host_factors(partition.graph, host_reasons, range_factors)
     scaled_stats = scale_stats(stats, range_factors)
     partition, plan, notes = assign_with_float_fallback(
         partition, shared, scaled_stats, target, policy, conf.require_chip
@@ -136,8 +135,7 @@ def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray
     """
     output_bytes = 0
     for value in prepared.graph.graph.outputs:
-        shape = ir.get_shape(value) or ()
-        output_bytes += 8 * math.prod(int(dim or 1) for dim in shape[1:])
+        output_bytes += 8 * elements_per_sample(value)
     max_samples = choose_batch_size(
         prepared.input_bytes + output_bytes, _OUTPUT_SAMPLES, prepared.conf.budget
     )
