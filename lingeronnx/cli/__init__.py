@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import io
 import os
 import sys
@@ -58,10 +57,6 @@ from .tools.warmup import warmup
 
 __all__ = ["main"]
 
-# before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
-_GC_THRESHOLD = (
-    100_000  # at Python's default of 700, the collector takes a tenth of a command's time
-)
 _EXIT_BUG = 70
 _EXIT_INTERRUPTED = 130
 _ARGV_KEY = f"{__name__}.argv"
@@ -275,7 +270,6 @@ def _report_bug(ctx: click.Context) -> None:
 @click.version_option(__version__, prog_name="lingeronnx", message="%(prog)s %(version)s")
 def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
-    gc.set_threshold(_GC_THRESHOLD)
     if "OMP_NUM_THREADS" not in os.environ:
         # numpy's matrix products are small here; idle threads cost more than they gain.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -290,13 +290,12 @@ def _sole_reader_function(
     target
         The target.
     """
-    float_consumers = _float_consumers(names, values, integer_ops)
-    if float_consumers is not None:
-        op_types = {node.op_type for node in float_consumers}
-        return (_SATURATING.get(op_types.pop()) if len(op_types) == 1 else None), ""
     if any(values[name].is_graph_output() for name in names):
         return None, ""
     consumers = {id(node): node for node in _consumers_outside(names, values, integer_ops)}
+    if not any(node_id in integer_ops or node.domain for node_id, node in consumers.items()):
+        op_types = {node.op_type for node in consumers.values()}
+        return (_SATURATING.get(op_types.pop()) if len(op_types) == 1 else None), ""
     if len(consumers) != 1:
         return None, ""
     ((node_id, node),) = consumers.items()
