@@ -19,7 +19,6 @@ The linter forbids the functions of other packages that do the same (`banned-api
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import re
@@ -206,6 +205,8 @@ def escape_html(value: object) -> str:
 
     Characters without a glyph are shown as Python escapes.
     """
+    import html  # loads a table of all entities, which only pages need
+
     return html.escape(escape_invisible(str(value)))
 
 
