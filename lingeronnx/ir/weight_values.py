@@ -12,8 +12,9 @@ data, or through DequantizeLinear, whose scale must be finite too.
 
 from __future__ import annotations
 
+import itertools
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ _PRODUCT = _Roles((0, 1))
 _SCALED_PRODUCT = _Roles((0, 1), (2,))
 _RECURRENT = _Roles((1, 2), (3, 5, 6))
 _SUM = _Roles((), (0, 1))
+_NO_ROLES = _Roles(())
 
 #: (domain, operator) -> roles of its inputs.
 _ROLES: Mapping[tuple[str, str], _Roles] = {
@@ -101,9 +103,19 @@ _FLOAT_TYPES = frozenset(
     if "FLOAT" in name or "DOUBLE" in name
 )
 
+#: An initializer, or the Constant node that computes it.
+_Constant = onnx.TensorProto | onnx.NodeProto
 #: Tensor -> its initializer, or the node that computes it; of a graph and those around it.
-_Sources = MutableMapping[str, onnx.TensorProto | onnx.NodeProto]
-_SourceChain = ChainMap[str, onnx.TensorProto | onnx.NodeProto]
+_Sources = ChainMap[str, _Constant]
+
+
+class _ConstantUse(NamedTuple):
+    """A constant from which an input of a node comes, and whether it may be infinite there."""
+
+    node: onnx.NodeProto
+    name: str
+    constant: _Constant
+    may_be_infinite: bool
 
 
 def check_weight_values(proto: onnx.ModelProto, label: str = "the model") -> None:
@@ -121,94 +133,62 @@ def check_weight_values(proto: onnx.ModelProto, label: str = "the model") -> Non
     ModelError
         With the first tensor, node, position and value at fault.
     """
-    checker = _WeightChecker(label)
-    checker.check_graph(proto.graph, ChainMap())
-    for function in proto.functions:
-        checker.check_nodes(function.node, ChainMap())
+    # Each constant is checked once as a factor and once as a summand. They are kept, so that no
+    # other one gets the id of one that was checked.
+    checked: dict[tuple[int, bool], _Constant] = {}
+    scopes = (proto.graph, *proto.functions)
+    for use in itertools.chain.from_iterable(_iter_uses(scope, ChainMap()) for scope in scopes):
+        key = id(use.constant), use.may_be_infinite
+        if key not in checked:
+            checked[key] = use.constant
+            array = _read_floats(use.constant)
+            if array is not None:
+                _check_array(array, use, label)
 
 
-class _WeightChecker:
-    """Checks that constant factors of nodes are finite, and constant summands are not NaN.
+def _iter_uses(
+    scope: onnx.GraphProto | onnx.FunctionProto, outer: _Sources
+) -> Iterator[_ConstantUse]:
+    """Yield the constants that nodes of `scope`, and of graphs in it, multiply or add.
 
-    Each constant is checked once as a factor and once as a summand.
+    Nodes may also read tensors of `outer`, the graphs around.
     """
-
-    def __init__(self, label: str) -> None:
-        """Start with no constant checked; `label` is the name of the model in messages."""
-        self._label = label
-        #: The constants are kept, so that no other one gets the id of one that was checked.
-        self._checked: dict[tuple[int, bool], onnx.TensorProto | onnx.NodeProto] = {}
-
-    def check_graph(self, graph: onnx.GraphProto, outer: _SourceChain) -> None:
-        """Raise ModelError if a node of `graph` has a constant factor or summand that is invalid.
-
-        Factors must be finite, summands not NaN. Its nodes may also read tensors of `outer`, the
-        graphs around it. Subgraphs are checked too.
-        """
-        sources = outer.new_child()
-        sources.update({tensor.name: tensor for tensor in graph.initializer})
-        self.check_nodes(graph.node, sources)
-
-    def check_nodes(self, nodes: Sequence[onnx.NodeProto], sources: _SourceChain) -> None:
-        """Raise ModelError if one of `nodes` has a constant factor or summand that is invalid.
-
-        Factors must be finite, summands not NaN; subgraphs are checked too. `sources` has the
-        initializers by name; the outputs of the nodes are added to it.
-        """
-        for node in nodes:
-            sources.update(dict.fromkeys(node.output, node))
-        for node in nodes:
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            roles = _ROLES.get((domain, node.op_type))
-            if roles is not None:
-                self._check_inputs(node, roles.multiplied, False, sources)
-                self._check_inputs(node, roles.added, True, sources)
-            for attribute in node.attribute:
-                for graph in (attribute.g, *attribute.graphs):
-                    self.check_graph(graph, sources)
-
-    def _check_inputs(
-        self, node: onnx.NodeProto, indices: Sequence[int], may_be_infinite: bool, sources: _Sources
-    ) -> None:
-        """Raise ModelError if a constant for the inputs `indices` of `node` has NaN or infinity.
-
-        An infinity is allowed with `may_be_infinite`. A constant that was checked in this way is
-        skipped.
-        """
-        for index in indices:
+    sources = outer.new_child()
+    sources.update({tensor.name: tensor for tensor in getattr(scope, "initializer", ())})
+    for node in scope.node:
+        sources.update(dict.fromkeys(node.output, node))
+    for node in scope.node:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        roles = _ROLES.get((domain, node.op_type), _NO_ROLES)
+        for index in (*roles.multiplied, *roles.added):
             name = node.input[index] if index < len(node.input) else ""
             for constant_name, constant in _iter_constants(name, sources):
-                key = id(constant), may_be_infinite
-                if key not in self._checked:
-                    self._checked[key] = constant
-                    array = _read_floats(constant)
-                    if array is not None:
-                        self._check_array(array, constant_name, node, may_be_infinite)
-
-    def _check_array(
-        self, array: np.ndarray, name: str, node: onnx.NodeProto, may_be_infinite: bool
-    ) -> None:
-        """Raise ModelError for the first NaN in `array`, or infinity unless `may_be_infinite`.
-
-        `name` and `node` are the constant and its consumer in the message.
-        """
-        is_wrong = np.isnan(array) if may_be_infinite else ~np.isfinite(array)
-        if not is_wrong.any():
-            return
-        position = tuple(map(int, np.argwhere(is_wrong)[0]))
-        location = f" at {list(position)}" if position else ""
-        count = int(np.count_nonzero(is_wrong))
-        limit = "must not be NaN" if may_be_infinite else "must be finite"
-        raise ModelError(
-            f"cannot use {self._label}: constant '{name}' of {node.op_type} "
-            f"'{node.name or node.output[0]}' {limit}, but is {float(array[position])}{location} "
-            f"({count} of {array.size} elements); export a checkpoint without such values"
-        )
+                yield _ConstantUse(node, constant_name, constant, index in roles.added)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _iter_uses(graph, sources)
 
 
-def _iter_constants(
-    name: str, sources: _Sources
-) -> Iterator[tuple[str, onnx.TensorProto | onnx.NodeProto]]:
+def _check_array(array: np.ndarray, use: _ConstantUse, label: str) -> None:
+    """Raise ModelError for the first value in `array` that is invalid in its use.
+
+    That is NaN, or infinity unless the constant may be infinite. `label` is the name of the model.
+    """
+    is_wrong = np.isnan(array) if use.may_be_infinite else ~np.isfinite(array)
+    if not is_wrong.any():
+        return
+    position = tuple(map(int, np.argwhere(is_wrong)[0]))
+    location = f" at {list(position)}" if position else ""
+    count = int(np.count_nonzero(is_wrong))
+    limit = "must not be NaN" if use.may_be_infinite else "must be finite"
+    raise ModelError(
+        f"cannot use {label}: constant '{use.name}' of {use.node.op_type} "
+        f"'{use.node.name or use.node.output[0]}' {limit}, but is {float(array[position])}"
+        f"{location} ({count} of {array.size} elements); export a checkpoint without such values"
+    )
+
+
+def _iter_constants(name: str, sources: _Sources) -> Iterator[tuple[str, _Constant]]:
     """Yield (name, constant) for the initializers and Constant nodes that tensor `name` comes from.
 
     Followed are operators through which all elements of a constant pass, such as Transpose or Cast;
@@ -227,7 +207,7 @@ def _iter_constants(
             pending += [source.input[index] for index in indices if index < len(source.input)]
 
 
-def _read_floats(constant: onnx.TensorProto | onnx.NodeProto) -> np.ndarray | None:
+def _read_floats(constant: _Constant) -> np.ndarray | None:
     """Return the values of `constant`, an initializer or Constant node.
 
     None if they are not floats.
