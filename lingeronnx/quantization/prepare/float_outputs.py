@@ -83,7 +83,7 @@ class FloatOutputCache:
         self._free_bytes = max_bytes
         self._cache: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
 
-    def emptied(self) -> FloatOutputCache:
+    def make_empty_copy(self) -> FloatOutputCache:
         """Return an empty cache of the same tensors, for other samples."""
         return FloatOutputCache(self._source, self._names, self._max_bytes)
 

@@ -219,7 +219,7 @@ class PreparedModel:
         changed = replace(
             self,
             data=self.data.with_hold_out(rule),
-            float_outputs=self.float_outputs.emptied(),
+            float_outputs=self.float_outputs.make_empty_copy(),
         )
         return self._share_runner(changed)
 
