@@ -259,12 +259,14 @@ class UnrolledCalls(NamedTuple):
     """Calls of a model with the states that it computes.
 
     items : feeds with states; calls of equal shape are concatenated. call_count : number of calls.
-    evaluation_calls : feeds of consecutive calls to measure on, without states except those that an
-    item contained. held : whether `evaluation_calls` are excluded from `items`.
+    fed_back_count : those that were fed a state of the call before. evaluation_calls : feeds of
+    consecutive calls to measure on, without states except those that an item contained. held :
+    whether `evaluation_calls` are excluded from `items`.
     """
 
     items: Sequence[dict[str, np.ndarray]]
     call_count: int
+    fed_back_count: int
     evaluation_calls: Sequence[dict[str, np.ndarray]]
     held: bool
 
@@ -337,6 +339,7 @@ def unroll_calls(
     full_feeds: list[dict[str, np.ndarray]] = []
     call_feeds: list[dict[str, np.ndarray]] = []
     power: list[list[float]] = []
+    fed_back_count = 0
     for call in iter_calls(data, state_inputs, calls_per_item):
         feed, count = call.feeds, _count_samples(call.feeds, specs)
         if call.restarts:
@@ -348,6 +351,7 @@ def unroll_calls(
         missing = [name for name in input_by_output.values() if name not in known]
         zeros = make_zero_states([specs[name] for name in missing], count)
         full_feeds.append({**zeros, **states, **feed})
+        fed_back_count += bool(states)
         call_feeds.append(feed)
         results = {name: array for name, array, _ in runner.run(full_feeds[-1])}
         states = {name: results[output] for output, name in input_by_output.items()}
@@ -360,7 +364,7 @@ def unroll_calls(
     if is_held_out:
         item_feeds = [*full_feeds[: evaluation.start], *full_feeds[evaluation.stop :]]
     items = _concatenate_calls(item_feeds, specs)
-    return UnrolledCalls(items, call_count, call_feeds[evaluation], is_held_out)
+    return UnrolledCalls(items, call_count, fed_back_count, call_feeds[evaluation], is_held_out)
 
 
 def _concatenate_calls(

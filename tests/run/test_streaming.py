@@ -202,6 +202,23 @@ def test_one_call_is_told_of():
     assert any("contain a single call" in note for note in notes)
 
 
+def test_calls_with_states_of_their_own_are_told_of():
+    model = streaming("GRU")
+    calls = [{"x": x, "h": np.full((1, 4, H), 0.1, np.float32)} for x in chunks(calls=3)]
+    notes = quantize(
+        model, calls, platform="generic", state=STATES["GRU"], effort="fast"
+    ).report.notes
+    assert any(
+        note.startswith("each of the 3 calls of the data has states of its own") for note in notes
+    )
+    assert not any("fed back over" in note for note in notes)
+    mixed = [*calls, {"x": chunks()[0]}]
+    notes = quantize(
+        model, mixed, platform="generic", state=STATES["GRU"], effort="fast"
+    ).report.notes
+    assert "states are fed back over 4 calls" in notes
+
+
 AMBIGUOUS = (
     "one item of 6 samples may be 6 consecutive calls, or one call of 6 .*--calls all.*--calls 1"
 )

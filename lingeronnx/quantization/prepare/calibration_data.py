@@ -136,8 +136,13 @@ def _unroll_calibration_calls(
         advice=partial(suggest_missing_input_fix, model),
     )
     data = Data(calls.items, specs, limit=config.limit, label="calibration data")
-    if calls.call_count > 1:
+    if calls.fed_back_count:
         note = f"states are fed back over {calls.call_count} calls"
+    elif calls.call_count > 1:
+        note = (
+            f"each of the {calls.call_count} calls of the data has states of its own, or another "
+            "number of samples than the one before, so no state is fed back"
+        )
     else:
         note = (
             "calibration data contain a single call, so no state is fed back; pass one item per "
