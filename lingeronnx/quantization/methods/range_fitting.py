@@ -12,7 +12,8 @@ or output keeps f = 1. ``Clip(0, b)`` on a chip without Clip determines f such t
 largest integer and saturation clips.
 
 The factors minimize the sum of the relative quantization noise of all activations and weights, by
-coordinate descent over sixteen values per octave.
+coordinate descent over sixteen values per octave. For a tensor that only a LeakyRelu or the like
+reads, it is the noise of that function's result, as in the choice of its scale.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ...ir import ir
 from ...operators.lowerings import get_weight_values
 from ...targets import Target
 from ..calibration.calibrators import choose_symmetric_scale
-from ..calibration.statistics import Stats, TensorStats
+from ..calibration.statistics import ConsumerFunction, Stats, TensorStats
 from ..factor_groups import FactorGroup, group_tensors_by_factor
 from ..partition import Partition
 from ..scales.scale_policy import ScalePolicy
@@ -46,13 +47,54 @@ class _RangeGroup(NamedTuple):
     shared_scales: list[SharedScaleGroup]
 
 
+class _ScaleStats(NamedTuple):
+    """Statistics of the tensors of one scale, for their relative noise.
+
+    Attributes
+    ----------
+    stats
+        The merged statistics; not all zero.
+    bits
+        Bit width.
+    consumer
+        Function that is the only consumer and that factors pass through, such as a LeakyRelu; None
+        for any other.
+    result
+        Statistics of the result of `consumer`, whose noise counts then.
+    """
+
+    stats: TensorStats
+    bits: int
+    consumer: ConsumerFunction | None = None
+    result: TensorStats | None = None
+
+    def choose_scale(self, factor: float) -> float:
+        """Return the power of two that "mse" chooses for `factor` times the tensors."""
+        return choose_symmetric_scale(
+            self.stats.scaled(factor),
+            self.bits,
+            power_of_two=True,
+            calibrator="mse",
+            consumer=self.consumer,
+        )
+
+    def relative_noise(self, factor: float) -> float:
+        """Return the quantization noise of `factor` times the tensors at the best scale.
+
+        It is that of the consumer's result, if there is one, and relative to the mean square.
+        """
+        low, high = -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+        scale = self.choose_scale(factor)
+        noise = self.stats.scaled(factor).quantization_error(scale, low, high, self.consumer)
+        return noise / (self.result or self.stats).scaled(factor).mean_square
+
+
 class _WeightEdge(NamedTuple):
-    """A weight that joins two groups of tensors (indices), with its statistics and bits."""
+    """A weight that joins two groups of tensors (indices), with its statistics."""
 
     input_group: int
     output_group: int
-    weight: TensorStats
-    bits: int
+    weight: _ScaleStats
 
 
 def fit_range_factors(
@@ -139,10 +181,7 @@ def _clamp_exponents(
         group_stats = _group_stats(group, stats, policy)
         if group.factor_group.pinned or not group_stats:
             continue
-        scales = []
-        for tensor_stats, bits in group_stats:
-            scaled = tensor_stats.scaled(factors[i])
-            scales.append(choose_symmetric_scale(scaled, bits, power_of_two=True, calibrator="mse"))
+        scales = [entry.choose_scale(factors[i]) for entry in group_stats]
         lowest, highest = round(math.log2(min(scales))), round(math.log2(max(scales)))
         if lowest < min_exponent:
             # To 2^0: a Quant with a scale below 1 is computed incorrectly unless it is folded.
@@ -151,18 +190,23 @@ def _clamp_exponents(
             factors[i] *= 2.0 ** min(highest - max_exponent // 2, lowest - min_exponent)
 
 
-def _group_stats(
-    group: _RangeGroup, stats: Stats, policy: ScalePolicy
-) -> list[tuple[TensorStats, int]]:
-    """Return (statistics, bits) of each shared scale of `group` whose tensors are not all zero.
+def _group_stats(group: _RangeGroup, stats: Stats, policy: ScalePolicy) -> list[_ScaleStats]:
+    """Return the statistics of each shared scale of `group` whose tensors are not all zero.
 
     Shared scales without statistics are left out.
     """
     group_stats = []
     for shared_group in group.shared_scales:
         merged = shared_group.merged_stats(stats)
-        if merged is not None and merged.sum_of_squares > 0:
-            group_stats.append((merged, policy.width(*shared_group.tensors)))
+        if merged is None or not merged.sum_of_squares > 0:
+            continue
+        entry = _ScaleStats(merged, policy.width(*shared_group.tensors))
+        function, output = shared_group.reader_function, shared_group.reader_output
+        if function is not None and output in group.factor_group.tensors:
+            result = stats.get(output)
+            if result is not None and result.sum_of_squares > 0:
+                entry = entry._replace(consumer=ConsumerFunction(function), result=result)
+        group_stats.append(entry)
     return group_stats
 
 
@@ -181,12 +225,13 @@ def _weight_edges(
             assert values is not None
             if not np.any(values):
                 continue
+            stats = TensorStats.from_array(np.asarray(values))
+            bits = policy.weight_bits_for(ir.input_name(node, parameter))
             edges.append(
                 _WeightEdge(
                     index[ir.input_name(node, op.data(node)[0])],
                     index[ir.output_name(node)],
-                    TensorStats.from_array(np.asarray(values)),
-                    policy.weight_bits_for(ir.input_name(node, parameter)),
+                    _ScaleStats(stats, bits),
                 )
             )
     return edges
@@ -267,8 +312,7 @@ class _NoiseMinimizer:
         key = group_index, factor
         if key not in self._group_noise_cache:
             self._group_noise_cache[key] = sum(
-                _relative_noise(stats.scaled(factor), bits)
-                for stats, bits in self._group_stats[group_index]
+                entry.relative_noise(factor) for entry in self._group_stats[group_index]
             )
         return self._group_noise_cache[key]
 
@@ -283,18 +327,5 @@ class _NoiseMinimizer:
         octave_fraction = round(math.log2(ratio) % 1.0, 9)
         key = edge_index, octave_fraction
         if key not in self._weight_noise_cache:
-            scaled = edge.weight.scaled(2.0**octave_fraction)
-            self._weight_noise_cache[key] = _relative_noise(scaled, edge.bits)
+            self._weight_noise_cache[key] = edge.weight.relative_noise(2.0**octave_fraction)
         return self._weight_noise_cache[key]
-
-
-def _relative_noise(stats: TensorStats, bits: int) -> float:
-    """Return the quantization noise at the best power-of-two scale, relative to the mean square.
-
-    The best scale is that of the calibrator "mse" at `bits` bits.
-    """
-    scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
-    return (
-        stats.quantization_error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-        / stats.mean_square
-    )

@@ -164,6 +164,37 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("alpha", "bias", "seed"), [(1 / 64, -3, 1), (1 / 8, -6, 0), (1 / 4, -1, 0)]
+)
+def test_the_noise_behind_a_leaky_function_counts(alpha, bias, seed):
+    """Negative values shrink in a LeakyRelu, and their rounding with them, so that another factor
+    is best than for the noise of its input.
+    """
+    net = Net(4, 6, 6, seed=seed)
+    weight, offset = net.rng.normal(size=(8, 4, 1, 1)), np.full(8, bias)
+    names = [net.const(array.astype(np.float32)) for array in (weight, offset)]
+    hidden = net.node("LeakyRelu", net.node("Conv", "x", *names, out="z"), alpha=alpha, out="a")
+    net.conv(hidden, (3, 8, 3, 3), out="y")
+    graph = net.graph("y")
+    feed = data(graph)
+    parts = prepared(graph, feed)
+    stats = collect_stats(FloatRunner(graph), [(feed, None)], set(parts.activations))
+    shared = group_shared_scales(parts, VENUS)
+    ((_, z, _),) = FloatRunner(graph, ["z"]).run(feed)
+    alone = [group._replace(reader_function=None, reader_output="") for group in shared]
+    sqnr_db = []
+    for groups in (alone, shared):
+        found = fit_range_factors(parts, groups, stats, VENUS, policy=PLAIN, optimize=True)
+        factor = float(found["z"][0]) if "z" in found else 1.0
+        steps = factor * 2.0 ** np.arange(-3, 9)[:, None, None, None, None]
+        rounded = np.clip(np.floor(z * steps + 0.5), -128, 127) / steps
+        result = np.where(z < 0, alpha * z, z)
+        errors = np.square(np.where(rounded < 0, alpha * rounded, rounded) - result)
+        sqnr_db.append(10 * np.log10(np.square(result).mean() / errors.mean((1, 2, 3, 4)).min()))
+    assert sqnr_db[1] > sqnr_db[0] + 1
+
+
 @pytest.mark.parametrize("net", ("uneven", "shortcut"))
 def test_widths_of_single_tensors_count(net):
     """Law: widths that are given tensor by tensor move channels and ranges as the same widths given
