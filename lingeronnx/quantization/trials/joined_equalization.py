@@ -70,33 +70,33 @@ class JoinedEqualization:
         if planned.plan == start.plan:
             return None
         unrefined = build_candidate(planned, planned.graph, log.progress)
-        plain = best
-        if best.refinement is not None:
-            plain = build_candidate(start, start.graph, log.progress)
-        criterion = self.criterion if best.refinement is None else self.draft_criterion
-        verdict = yield self._propose(lambda: unrefined, plain, criterion, "unrefined")
-        if verdict.accepted and best.refinement is not None:
-            build = partial(_build_refined, planned, log)
-            verdict = yield self._propose(build, best, self.criterion, "refined")
-        return verdict.best if verdict.accepted else best
+        if best.refinement is None:
+            yield self._propose(lambda: unrefined, best, "unrefined")
+            return None
+        plain = build_candidate(start, start.graph, log.progress)
+        verdict = yield Proposal(
+            build=lambda: unrefined,
+            compare=select_comparison(best),
+            criterion=self.draft_criterion,
+            label="unrefined",
+            against=plain,
+        )
+        if verdict.accepted:
+            yield self._propose(partial(_build_refined, planned, log), best, "refined")
+        return None
 
     def _propose(
-        self,
-        build: Callable[[], Candidate],
-        against: Candidate,
-        criterion: Criterion,
-        label: str,
+        self, build: Callable[[], Candidate], best: Candidate, label: str
     ) -> Proposal[Candidate]:
         """Return a proposal judged by the outputs; it must keep a chip-ready model chip-ready."""
         return Proposal(
             build=build,
-            compare=select_comparison(against),
-            criterion=criterion,
+            compare=select_comparison(best),
+            criterion=self.criterion,
             label=label,
             condition=lambda alternative, gain: (
-                gain.worst_output_db >= 0 and keeps_chip(against, alternative)
+                gain.worst_output_db >= 0 and keeps_chip(best, alternative)
             ),
-            against=against,
             describe=_describe,
         )
 
