@@ -12,12 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ..methods.channel_groups import find_channel_groups
-from ..methods.refine import RefinementOptions
-from ..report.candidate import Candidate, build_candidate
+from ..report.candidate import Candidate, build_candidate, build_refined_candidate
 from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
-from ..steps.planned_model import PlannedModel
-from ..steps.refinement import refine_weights
 from ..steps.scale_assignment import assign_scales
 from .evidence import (
     MIN_GAIN_DB,
@@ -64,25 +61,20 @@ class JoinedEqualization:
         Weights are refined only if the model is better with unrefined ones.
         """
         log.report_progress("equalized joins")
-        prepared, start = best.prepared, best.planned
-        calibration = calibrate_model(prepared, None, start.calibration, trusts_joined=True)
-        planned = assign_scales(prepared, calibration)
-        if planned.plan == start.plan:
-            return None
-        unrefined = build_candidate(planned, planned.graph, log.progress)
+        build_draft = partial(_build_unrefined, best, log)
         if best.refinement is None:
-            yield self._propose(lambda: unrefined, best, "unrefined")
+            yield self._propose(build_draft, best, "unrefined")
             return None
-        plain = build_candidate(start, start.graph, log.progress)
         verdict = yield Proposal(
-            build=lambda: unrefined,
+            build=build_draft,
             compare=select_comparison(best),
             criterion=self.draft_criterion,
             label="unrefined",
-            against=plain,
+            against=build_candidate(best.planned, best.planned.graph, log.progress),
         )
         if verdict.accepted:
-            yield self._propose(partial(_build_refined, planned, log), best, "refined")
+            build = partial(build_refined_candidate, verdict.best.planned, log.progress)
+            yield self._propose(build, best, "refined")
         return None
 
     def _propose(
@@ -101,11 +93,14 @@ class JoinedEqualization:
         )
 
 
-def _build_refined(planned: PlannedModel, log: RunLog) -> Candidate:
-    """Build and measure the candidate of a planned model with refined weights."""
-    options = RefinementOptions()
-    refined_graph = refine_weights(planned, options, progress=log.progress)
-    return build_candidate(planned, refined_graph, log.progress, options)
+def _build_unrefined(best: Candidate, log: RunLog) -> Candidate | None:
+    """Build the model with these channels equalized; None if its plan stays the same."""
+    prepared, start = best.prepared, best.planned
+    calibration = calibrate_model(prepared, None, start.calibration, trusts_joined=True)
+    planned = assign_scales(prepared, calibration)
+    if planned.plan == start.plan:
+        return None
+    return build_candidate(planned, planned.graph, log.progress)
 
 
 def _describe(alternative: Candidate, gain: Gain) -> Candidate:
