@@ -78,7 +78,7 @@ class JoinedEqualization:
         return None
 
     def _propose(
-        self, build: Callable[[], Candidate], best: Candidate, label: str
+        self, build: Callable[[], Candidate | None], best: Candidate, label: str
     ) -> Proposal[Candidate]:
         """Return a proposal judged by the outputs; it must keep a chip-ready model chip-ready."""
         return Proposal(
