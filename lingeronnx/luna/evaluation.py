@@ -19,7 +19,7 @@ from .packer.assumptions import is_unmeasured
 from .packer.correctness_checks import check_correctness, check_placement
 from .packer.cost import compute_graph_cost
 from .packer.format_checks import check_file, check_net
-from .packer.frontend.steps import parse_nodes, read_packer_graph
+from .packer.frontend.steps import PackerFile
 from .packer.frontend.transforms import apply_packer_transforms
 from .packer.int4_checks import check_int4_format
 from .packer.limits.limit_tables import CORRECTNESS_LIMITS, PACKER_LIMITS
@@ -43,6 +43,7 @@ __all__ = [
     "evaluate_known_graph",
     "evaluate_plan",
     "prepare_graph",
+    "read_known_file",
 ]
 
 
@@ -117,7 +118,7 @@ class PreparedGraph:
 
 
 def evaluate_graph(
-    graph: ir.Model | onnx.ModelProto, target: Target, args: str | Iterable[str] = ()
+    graph: ir.Model | onnx.ModelProto | PackerFile, target: Target, args: str | Iterable[str] = ()
 ) -> DetailedVerdict:
     """Evaluate whether the packer accepts `graph` and the chip `target` computes it correctly.
 
@@ -137,6 +138,7 @@ def evaluate_graph(
 
 #: A report and the commands after it ask each version of the chip for the same graph.
 _VERDICTS: ResultCache[DetailedVerdict] = ResultCache()
+_FILES: ResultCache[PackerFile] = ResultCache()
 
 
 def evaluate_known_graph(
@@ -145,11 +147,19 @@ def evaluate_known_graph(
     """Evaluate `graph` under `argv` as `evaluate_graph`, once for equal graphs and arguments."""
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     key = proto.SerializeToString(deterministic=True) + repr(tuple(argv)).encode()
-    return _VERDICTS.get_or_compute(key, target, lambda: evaluate_graph(proto, target, argv))
+    return _VERDICTS.get_or_compute(
+        key, target, lambda: evaluate_graph(read_known_file(proto), target, argv)
+    )
+
+
+def read_known_file(proto: onnx.ModelProto) -> PackerFile:
+    """Return the file of a model, read once for all versions of a chip."""
+    content = proto.graph.SerializeToString(deterministic=True)
+    return _FILES.get_or_compute(content, None, lambda: PackerFile(proto))
 
 
 def prepare_graph(
-    graph: ir.Model | onnx.ModelProto,
+    graph: ir.Model | onnx.ModelProto | PackerFile,
     target: Target,
     options: PackerOptions,
     limits: NodeLimitChecker | None = None,
@@ -171,14 +181,14 @@ def prepare_graph(
     ConfigError
         If the target has no packer.
     """
-    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    steps = parse_nodes(proto.graph)
-    findings = [*options.findings, *check_file(proto.graph, steps, target, options)]
+    if not isinstance(graph, PackerFile):
+        graph = PackerFile(graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph))
+    findings = [*options.findings, *check_file(graph, target, options)]
     if findings:
         return PreparedGraph(None, tuple(findings))
-    net, findings = read_packer_graph(proto, steps, target, options)
+    net, refusals = graph.read(target, options)
     if net is None:
-        return PreparedGraph(None, tuple(findings))
+        return PreparedGraph(None, tuple(refusals))
     limits = NodeLimitChecker(target) if limits is None else limits
     findings = [*check_net(net, target), *check_int4_format(net, target)]
     violations: list[VerdictFinding] = []

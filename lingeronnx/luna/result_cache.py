@@ -23,10 +23,10 @@ class ResultCache(Generic[_Result]):
 
     def __init__(self) -> None:
         """Make an empty cache."""
-        self._entries: deque[tuple[bytes, Target, _Result, int]] = deque()
+        self._entries: deque[tuple[bytes, Target | None, _Result, int]] = deque()
 
     def get_or_compute(
-        self, key_bytes: bytes, target: Target, compute: Callable[[], _Result]
+        self, key_bytes: bytes, target: Target | None, compute: Callable[[], _Result]
     ) -> _Result:
         """Return the cached result for this graph and target, computing and storing it on a miss.
 
@@ -37,8 +37,8 @@ class ResultCache(Generic[_Result]):
         ----------
         key_bytes : bytes
             The serialized graph and everything else that the result depends on.
-        target : Target
-            The chip; compared by identity.
+        target : Target or None
+            The chip; compared by identity. None for a result that is the same for all chips.
         compute : callable
             Computes the result.
         """

@@ -19,7 +19,13 @@ from ...ir import ir
 from ...targets import Target
 from ...targets.objective import TIME, can_keep_constants_resident, get_objective
 from ...targets.verdict import PackerArguments
-from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan, prepare_graph
+from ..evaluation import (
+    DetailedVerdict,
+    PreparedGraph,
+    evaluate_plan,
+    prepare_graph,
+    read_known_file,
+)
 from ..packer.memory.lower_bounds import compute_min_shared_bytes
 from ..packer.memory.plan import MemoryPlan, get_shared_memory_limit, plan_memory
 from ..packer.options import SHARE, PackerOptions
@@ -124,7 +130,8 @@ def _select_fastest(
     prepares the graph here. If none is correct, the best ones are returned.
     """
     base = make_base_options(proto, target)
-    prepared = prepare_graph(proto, target, base) if prepared is None else prepared
+    if prepared is None:
+        prepared = prepare_graph(read_known_file(proto), target, base)
     first = _find_first_correct(prepared, target, base)
     if not first.verdict.is_chip_ready:
         first = place_large_tensors_in_psram(prepared, target, base, first)

@@ -46,6 +46,7 @@ from ..packer_profile import (
     PackerProfile,
     get_packer_profile,
 )
+from .frontend.steps import PackerFile
 from .options import PackerOptions
 from .packer_graph import PackerGraph, PackerStep, map_producers
 
@@ -122,15 +123,13 @@ def _make_refusal(node: str, rule: str, value: object, remedy: str) -> VerdictFi
     return VerdictFinding("packs", node, rule, str(value), remedy)
 
 
-def check_file(
-    graph: onnx.GraphProto, steps: Sequence[PackerStep], target: Target, options: PackerOptions
-) -> list[VerdictFinding]:
+def check_file(file: PackerFile, target: Target, options: PackerOptions) -> list[VerdictFinding]:
     """Check an integer graph as stored in its file, before the packer transforms it.
 
     Returns the findings of level "packs" on platform, names, node order, graph inputs, operators
-    and attributes, in this order; empty if there are none. `steps` are the nodes of `graph` as
-    `parse_nodes` returns them.
+    and attributes, in this order; empty if there are none.
     """
+    graph, steps = file.graph, file.steps
     findings = [
         *_check_platform(steps, target, options),
         *_check_names(graph, steps),

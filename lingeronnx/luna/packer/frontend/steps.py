@@ -5,7 +5,8 @@ Quant and Dequant are removed, dead nodes are dropped, and shapes are inferred.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..options import PackerOptions
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor, map_producers
 from .shapes import UnknownShapeError, infer_outputs
 
-__all__ = ["parse_nodes", "read_packer_graph", "sort_topologically"]
+__all__ = ["PackerFile", "infer_tensors", "parse_nodes", "sort_topologically"]
 
 #: Attribute types that the packer reads; others, such as sparse tensors, are ignored.
 _SUPPORTED_ATTRIBUTE_TYPES = frozenset(
@@ -127,51 +128,80 @@ def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
         ) from error
 
 
-def read_packer_graph(
-    proto: onnx.ModelProto, steps: Sequence[PackerStep], target: Target, options: PackerOptions
-) -> tuple[PackerGraph | None, list[VerdictFinding]]:
-    """Convert an integer model to the graph that the packer plans, or list why it cannot.
+class PackerFile:
+    """An integer model as the packer reads it from a file, shared by all versions of a chip.
 
-    Activations are fused into convolutions, Quant and Dequant at the borders removed, unused nodes
-    dropped, steps sorted depth first from the outputs, and shapes inferred. `steps` are the nodes
-    of the model as `parse_nodes` returns them. Returns (graph, []), or (None, findings of level
-    "packs"). Raises ModelError for damaged constants.
+    Steps, constants and graphs are read at their first use; they must not be modified.
     """
-    graph, arrays = proto.graph, _read_constants(proto.graph)
-    findings = list(_find_malformed_nodes(steps))
-    if findings:
-        return None, findings
-    tensors: dict[str, PackerTensor] = {}
-    for value in graph.input:
-        if value.name not in arrays:
-            tensors[value.name] = _make_input_tensor(value, options, findings)
-    inputs = list(tensors)
-    for name, array in arrays.items():
-        tensors[name] = PackerTensor(name, tuple(array.shape), array.dtype.itemsize, True)
-    fused_steps = _fuse_activations(steps, {value.name for value in graph.output})
-    integer_steps, aliases = _fold_quant_nodes(fused_steps, tensors, findings)
-    outputs = _order_outputs([value.name for value in graph.output], aliases)
-    dequantized_outputs = [
-        (step.name, aliases[step.outputs[0]], float(step.get("scale_o")))
-        for step in steps
-        if step.op == DEQUANT.name
-        and step.outputs[0] in aliases
-        and step.get("scale_o") is not None
-    ]
-    net = PackerGraph(
-        integer_steps,
-        inputs,
-        outputs,
-        tensors,
-        arrays,
-        dequantized_outputs,
-        get_packer_profile(target).follow_batch_first,
-    )
-    findings += _sort_reachable_steps(net)
-    if findings:
-        return None, findings
-    findings += infer_tensors(net)
-    return (None if findings else net), findings
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        """Read `proto`, which must not change afterwards."""
+        self.graph = proto.graph
+        self._reads: dict[Hashable, tuple[PackerGraph | None, Sequence[VerdictFinding]]] = {}
+
+    @cached_property
+    def steps(self) -> Sequence[PackerStep]:
+        """The nodes as `parse_nodes` returns them."""
+        return parse_nodes(self.graph)
+
+    @cached_property
+    def _malformed_nodes(self) -> Sequence[VerdictFinding]:
+        """Findings on nodes that cannot be checked any further."""
+        return list(_find_malformed_nodes(self.steps))
+
+    @cached_property
+    def _arrays(self) -> Mapping[str, np.ndarray]:
+        """The constants by name."""
+        return _read_constants(self.graph)
+
+    def read(
+        self, target: Target, options: PackerOptions
+    ) -> tuple[PackerGraph | None, Sequence[VerdictFinding]]:
+        """Convert the model to the graph that the packer plans, or list why it cannot.
+
+        Activations are fused into convolutions, Quant and Dequant at the borders removed, unused
+        nodes dropped, steps sorted depth first from the outputs, and shapes inferred. Returns
+        (graph, []), or (None, findings of level "packs"). Raises ModelError for damaged constants.
+        """
+        follow_batch_first = get_packer_profile(target).follow_batch_first
+        key = (follow_batch_first, *sorted(options.symbol_sizes.items()))
+        if key not in self._reads:
+            self._reads[key] = self._read(follow_batch_first, options)
+        return self._reads[key]
+
+    def _read(
+        self, follow_batch_first: tuple[str, ...], options: PackerOptions
+    ) -> tuple[PackerGraph | None, Sequence[VerdictFinding]]:
+        """Convert the model as `read` does, for recurrent operators that `follow_batch_first`."""
+        graph, arrays, steps = self.graph, dict(self._arrays), self.steps
+        findings = list(self._malformed_nodes)
+        if findings:
+            return None, findings
+        tensors: dict[str, PackerTensor] = {}
+        for value in graph.input:
+            if value.name not in arrays:
+                tensors[value.name] = _make_input_tensor(value, options, findings)
+        inputs = list(tensors)
+        for name, array in arrays.items():
+            tensors[name] = PackerTensor(name, tuple(array.shape), array.dtype.itemsize, True)
+        fused_steps = _fuse_activations(steps, {value.name for value in graph.output})
+        integer_steps, aliases = _fold_quant_nodes(fused_steps, tensors, findings)
+        outputs = _order_outputs([value.name for value in graph.output], aliases)
+        dequantized_outputs = [
+            (step.name, aliases[step.outputs[0]], float(step.get("scale_o")))
+            for step in steps
+            if step.op == DEQUANT.name
+            and step.outputs[0] in aliases
+            and step.get("scale_o") is not None
+        ]
+        net = PackerGraph(
+            integer_steps, inputs, outputs, tensors, arrays, dequantized_outputs, follow_batch_first
+        )
+        findings += _sort_reachable_steps(net)
+        if findings:
+            return None, findings
+        findings += infer_tensors(net)
+        return (None if findings else net), findings
 
 
 def _order_outputs(names: Sequence[str], aliases: Mapping[str, str]) -> list[str]:

@@ -17,17 +17,19 @@ from lingeronnx.luna.arguments.selection import select_fastest_arguments
 from lingeronnx.luna.evaluation import (
     NodeLimitChecker,
     evaluate_graph,
+    evaluate_known_graph,
     evaluate_plan,
     prepare_graph,
 )
 from lingeronnx.luna.packer import correctness_checks
+from lingeronnx.luna.packer.frontend import steps as frontend
 from lingeronnx.luna.packer.frontend.steps import parse_nodes
 from lingeronnx.luna.packer.memory import graph_facts
 from lingeronnx.luna.packer.memory.plan import plan_memory
 from lingeronnx.luna.packer.options import PSRAM, SHARE, parse_packer_arguments
 from lingeronnx.luna.packer.packer_graph import PackerGraph, PackerStep, PackerTensor
 from lingeronnx.luna.packer_profile import get_packer_profile
-from lingeronnx.targets import get_target
+from lingeronnx.targets import get_target, get_versions
 from tests import nets
 from tests.packability import stress
 from tests.packer import judge as oracle
@@ -313,6 +315,21 @@ def test_pools_whose_axes_are_swapped(op, chip, stride):
     swapped = "with a stride above 1" in rules
     told = oracle(model, chip, ["-p", chip.lower(), "-d", "False"]).problems
     assert swapped == any("rows and columns are exchanged" in text for text in told) == (stride > 1)
+
+
+def test_a_graph_is_read_once_for_all_versions(packed, monkeypatch):
+    """Versions share the file, and their verdicts are those of a file read for each."""
+    read = []
+    parse = frontend.parse_nodes
+    monkeypatch.setattr(frontend, "parse_nodes", lambda graph: read.append(graph) or parse(graph))
+    proto = changed(packed[0], lambda graph: setattr(graph, "name", "read once"))
+    argv = select_fastest_arguments(proto, packed[1]).argv
+    for version in get_versions(packed[1]):
+        verdict = evaluate_known_graph(proto, version, argv)
+        assert len(read) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(frontend, "parse_nodes", parse)
+            assert verdict == evaluate_graph(proto, version, argv)
 
 
 def test_attributes_of_a_step():
