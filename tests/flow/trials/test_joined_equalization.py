@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.common.errors import ConstraintError
 from lingeronnx.quantization.trials import Criterion, joined_equalization
 from lingeronnx.quantization.trials.joined_equalization import JoinedEqualization
 from tests import nets
@@ -71,6 +72,14 @@ def test_it_is_dropped_if_it_is_not_clearly_better(far, name, monkeypatch):
     assert [verdict.accepted for verdict in step.verdicts] == (
         [True, False] if name == "criterion" else [False]
     )
+
+
+def test_a_scale_that_the_target_lacks_ends_the_trial_alone(far, monkeypatch):
+    def refuse(*_):
+        raise ConstraintError("it needs a scale of 2^-9")
+
+    monkeypatch.setattr(joined_equalization, "assign_scales", refuse)
+    assert not find_notes(quantize(uneven()))
 
 
 def test_it_is_not_tried_without_such_channels_or_far_outputs(monkeypatch):
