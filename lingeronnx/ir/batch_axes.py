@@ -6,6 +6,7 @@ The batch axis is axis 0, except for inputs of recurrent layers and for other st
 them
   through operators that only move or select data has its batch axis where the layer has it.
 - A file may name its dimensions: [2, batch, 128] next to [batch, 576].
+- Without names, a state [2, ?, 128] next to [?, 576] has its batch where the size is open.
 - In a file exported for one sample, a cache [2, 1, 16, 33] can only have its batch where the size
   is 1.
 - A scalar has no batch axis.
@@ -64,9 +65,16 @@ def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
     batch_sizes = [_dim_size(value, axes.get(str(value.name)) or 0) for value in inputs]
     symbols = {size for size in batch_sizes if isinstance(size, str)}
     is_single_sample = any(_dim_size(value, 0) == 1 for value in inputs)
+    has_open_batch = any(
+        size is None and value.shape for value, size in zip(inputs, batch_sizes, strict=True)
+    )
     for value in inputs:
         name = str(value.name)
-        axes[name] = _infer_input_axis(value, axes.get(name), symbols, is_single_sample)
+        open_axis = _find_open_state_axis(value) if has_open_batch else None
+        if axes.get(name) is None and open_axis is not None:
+            axes[name] = open_axis
+        else:
+            axes[name] = _infer_input_axis(value, axes.get(name), symbols, is_single_sample)
     return {name: axis for name, axis in axes.items() if axis != 0}
 
 
@@ -142,6 +150,17 @@ def _dim_size(value: ir.Value, axis: int) -> int | str | None:
         return None
     size = value.shape[axis]
     return size if isinstance(size, int) else size.value
+
+
+def _find_open_state_axis(value: ir.Value) -> int | None:
+    """Return the only axis of open size without a name, of an input like [layers, ?, features].
+
+    None for fewer than three axes, several open ones, or if axis 0 is open or of size 1.
+    """
+    sizes = [_dim_size(value, axis) for axis in range(len(value.shape or ()))]
+    if len(sizes) < 3 or sizes[0] == 1 or sizes.count(None) != 1 or sizes[0] is None:
+        return None
+    return sizes.index(None)
 
 
 def _guess_batch_axis(value: ir.Value, symbols: set[str]) -> int | None:

@@ -1,6 +1,7 @@
 """Which axis of an input counts samples, and data, runs and files that go by it."""
 
 import numpy as np
+import onnx
 import pytest
 
 from lingeronnx.api import quantize
@@ -57,6 +58,29 @@ def test_states():
     net.layer("GRU", "x", WIDTH, outputs=1)
     y, *_ = net.layer("GRU", net.time_first(), WIDTH, outputs=1)
     assert infer_batch_axes(net.graph(y)) == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "state", "axis"),
+    (
+        ([None, 6], [2, None, 4], 1),
+        ([None, None], [2, 3, None], 2),
+        ([None, 6], [None, 2, 4], 0),  # the usual axis
+        ([None, 6], [2, None, None], 0),  # which one is not known
+        ([None, 6], [2, None], 0),  # such as two channels of a sound
+        ([None, 6], [2, 3, 4], 0),
+        ([5, 6], [2, None, 4], 0),  # no other input has an open batch
+    ),
+)
+def test_open_sizes_without_names(first, state, axis):
+    """A state of fixed size on axis 0 has its samples where its only open size is."""
+    kind = onnx.TensorProto.FLOAT
+    inputs = [onnx.helper.make_tensor_value_info("x", kind, first)]
+    inputs.append(onnx.helper.make_tensor_value_info("s", kind, state))
+    nodes = [onnx.helper.make_node("Relu", [name], [f"{name}2"]) for name in ("x", "s")]
+    outputs = [onnx.helper.make_tensor_value_info(f"{name}2", kind, None) for name in ("x", "s")]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", inputs, outputs))
+    assert infer_batch_axes(ir.from_proto(model)) == ({"s": axis} if axis else {})
 
 
 def test_metadata():
