@@ -116,7 +116,8 @@ def accumulator_bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> 
 
     It is the largest over the outputs of sum |weight| times the largest |input|, plus |bias|.
     """
-    per_output = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).astype(object)
+    magnitudes = np.abs(weight.reshape(len(weight), -1), dtype=np.int32)  # of 16 bits at most
+    per_output = magnitudes.sum(axis=1, dtype=np.int64).astype(object)
     per_output = per_output * (1 << (8 * dtype.itemsize - 1)) + np.abs(bias.astype(object))
     largest = int(per_output.max(initial=0))
     require(largest < 1 << 62, f"accumulators up to {largest} do not fit 62 bits")

@@ -144,9 +144,9 @@ def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None 
 def choose_window(weight: np.ndarray, windows: Sequence[int] = _WINDOWS) -> int:
     """Choose over how many taps products with bytes from 0 to 127 are summed up in 16 bits.
 
-    `weight` is int8 [O, taps, 4]. A word of a sum has the products of two neighbouring bytes of
-    each tap. It is largest where inputs are 127 for positive weights and 0 for the others, and
-    smallest where it is the other way round.
+    `weight` is int8 [O, taps, 4]; windows have at most 127 taps. A word of a sum has the products
+    of two neighbouring bytes of each tap. It is largest where inputs are 127 for positive weights
+    and 0 for the others, and smallest where it is the other way round.
 
     Returns
     -------
@@ -154,15 +154,16 @@ def choose_window(weight: np.ndarray, windows: Sequence[int] = _WINDOWS) -> int:
         The largest number of `windows` that is safe for every window of so many taps, and not
         above the number of taps; 1 is safe for all weights.
     """
-    pairs = weight.reshape(*weight.shape[:2], 2, 2).astype(np.int32)
-    positive, negative = (part.sum(axis=3) for part in (pairs.clip(0), pairs.clip(None, 0)))
+    first, second = (weight[:, :, start::2].astype(np.int16) for start in (0, 1))
+    positive = np.maximum(first, 0) + np.maximum(second, 0)
+    negative = np.minimum(first, 0) + np.minimum(second, 0)
     for window in windows:
         if window > weight.shape[1]:
             continue
         firsts = np.arange(0, weight.shape[1], window)
-        highest = 127 * np.add.reduceat(positive, firsts, axis=1).max(initial=0)
-        lowest = 127 * np.add.reduceat(negative, firsts, axis=1).min(initial=0)
-        if highest < 1 << 15 and lowest >= -1 << 15:
+        highest = int(np.add.reduceat(positive, firsts, 1, np.int16).max(initial=0))
+        lowest = int(np.add.reduceat(negative, firsts, 1, np.int16).min(initial=0))
+        if 127 * highest < 1 << 15 and 127 * lowest >= -1 << 15:
             return window
     return 1
 
