@@ -3,11 +3,10 @@
 A single scale for all channels is too coarse for channels whose weights are small beside the
 largest: of pointwise layers after depthwise ones, or of channels with folded batch normalization.
 Equalization moves such ranges to the layer before, where it can. And a power-of-two scale leaves up
-to half of the integers unused, and a range around 0 half of them behind a Relu. So if an output is
-still far from the float model's, the graph is also built with arbitrary scales per channel and zero
-points, and kept if that is clearly better. If an output is a Softmax with too few rows to tell,
-another one must be far, and the Softmax's input is compared. Settings `mode`, `weight_scales` and
-`activations` of the user are respected. No chip supports any of them.
+to half of the integers unused. So if an output is still far from the float model's, the graph is
+also built with arbitrary scales per channel, and kept if that is clearly better. If an output is a
+Softmax with too few rows to tell, another one must be far, and the Softmax's input is compared.
+Settings `mode` and `weight_scales` of the user are respected. No chip supports either.
 """
 
 from __future__ import annotations
@@ -35,14 +34,13 @@ __all__ = ["FinerGranularity"]
 _SETTING_TEXTS = {
     "weight_scales": "one weight scale per output channel",
     "mode": "scales that are not powers of two",
-    "activations": "zero points",
 }
 
 _MAX_SQNR_DB = 25.0  # tried only if an output or a part of one is below that
 
 
 class FinerGranularity:
-    """Trial: scales per channel, scales that are not powers of two, zero points, if supported.
+    """Trial: scales per channel, or scales that are not powers of two, if the target has them.
 
     The stages of the new model are judged before it is compared.
     """
@@ -90,8 +88,7 @@ def _describe(
     prepared: PreparedModel, settings: dict[str, str], finer: Candidate, gain: Gain
 ) -> Candidate:
     """Return `finer` with a note on its gain and the options that keep the former settings."""
-    *texts, last = [_SETTING_TEXTS[name] for name in settings]
-    description = f"{', '.join(texts)} and {last}" if texts else last
+    description = " and ".join(_SETTING_TEXTS[name] for name in settings)
     options = [f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings]
     note = (
         f"using {description}: outputs {gain.value:.1f} dB closer to the float model's "
@@ -103,7 +100,7 @@ def _describe(
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
     """Return {setting: value} of finer scales that the target supports and the user did not set.
 
-    They are per-channel weight scales in place of one per tensor, mode "max-value" and zero points.
+    They are per-channel weight scales in place of one per tensor, and mode "max-value".
     """
     target, conf, user_set = prepared.target, prepared.conf, prepared.conf.model_fields_set
     settings = {}
@@ -115,6 +112,4 @@ def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
         settings["weight_scales"] = "channel"
     if "max-value" in target.modes and "mode" not in user_set and conf.mode == "q-value":
         settings["mode"] = "max-value"
-    if target.zero_points and "activations" not in user_set:
-        settings["activations"] = "asymmetric"
     return settings
