@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 _EQUALIZE_SAMPLES = 64  # sufficient for the ranges of channels
+_JOINED_NOTE = (
+    "channels equalized across Concat, Slice, LeakyRelu and PRelu, too: the outputs came closer to "
+    "the float model's"
+)
 #: Smallest range of an input: the scale of 16 bits, 32767 / range, must fit in float32.
 _MIN_RANGE = 2.0**-112
 
@@ -135,6 +139,8 @@ def calibrate_model(
         wide: Sequence[str] = partition.activations
         if conf.bits < 16:
             wide = find_16bit_state_tensors(partition, conf.state, target)
+        if trusts_joined:
+            notes.append(_JOINED_NOTE)
         clipped_cells = find_clipped_cells(partition, target, feeds, wide)
         if clipped_cells and 16 in target.bits:
             wide_states = tuple(cells.output for cells in clipped_cells)

@@ -19,7 +19,6 @@ from ..steps.scale_assignment import assign_scales
 from .evidence import (
     MIN_GAIN_DB,
     SIGNIFICANCE_Z,
-    Gain,
     can_choose_by_samples,
     find_lowest_decisive_sqnr_db,
     keeps_chip,
@@ -89,7 +88,6 @@ class JoinedEqualization:
             condition=lambda alternative, gain: (
                 gain.worst_output_db >= 0 and keeps_chip(best, alternative)
             ),
-            describe=_describe,
         )
 
 
@@ -101,12 +99,3 @@ def _build_unrefined(best: Candidate, log: RunLog) -> Candidate | None:
     if planned.plan == start.plan:
         return None
     return build_candidate(planned, planned.graph, log.progress)
-
-
-def _describe(alternative: Candidate, gain: Gain) -> Candidate:
-    """Return `alternative` with a note on its gain."""
-    note = (
-        "channels equalized across Concat, Slice, LeakyRelu and PRelu: outputs "
-        f"{gain.value:.1f} dB closer to the float model's {alternative.fidelity.measured_on}"
-    )
-    return alternative.with_notes([note])

@@ -3,14 +3,16 @@
 A single scale for all channels is too coarse for channels whose weights are small beside the
 largest: of pointwise layers after depthwise ones, or of channels with folded batch normalization.
 Equalization moves such ranges to the layer before, where it can. And a power-of-two scale leaves up
-to half of the integers unused. So if an output is still far from the float model's, the graph is
-also built with arbitrary scales per channel, and kept if that is clearly better. If an output is a
-Softmax with too few rows to tell, another one must be far, and the Softmax's input is compared.
-Settings `mode` and `weight_scales` of the user are respected. No chip supports either.
+to half of the integers unused, and a range around 0 half of them behind a Relu. So if an output is
+still far from the float model's, the graph is also built with arbitrary scales per channel, then
+with zero points, and each is kept if it is clearly better. If an output is a Softmax with too few
+rows to tell, another one must be far, and the Softmax's input is compared. Settings `mode`,
+`weight_scales` and `activations` of the user are respected. No chip supports any of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -34,13 +36,15 @@ __all__ = ["FinerGranularity"]
 _SETTING_TEXTS = {
     "weight_scales": "one weight scale per output channel",
     "mode": "scales that are not powers of two",
+    "activations": "zero points",
 }
 
+_STEPS = (("weight_scales", "mode"), ("activations",))  # settings that are tried together
 _MAX_SQNR_DB = 25.0  # tried only if an output or a part of one is below that
 
 
 class FinerGranularity:
-    """Trial: scales per channel, or scales that are not powers of two, if the target has them.
+    """Trial: scales per channel, scales that are not powers of two, zero points, if supported.
 
     The stages of the new model are judged before it is compared.
     """
@@ -63,15 +67,22 @@ class FinerGranularity:
         return None if find_lowest_decisive_sqnr_db(best) < _MAX_SQNR_DB else ""
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
-        """Propose the model with all finer settings."""
-        settings = _finer_settings(best.prepared)
+        """Propose the model with finer scales, then with zero points if it is still far."""
         log.report_progress("finer scales")
-        yield Proposal(
-            build=lambda: _rebuild(best, settings, log),
-            compare=select_comparison(best),
-            criterion=self.criterion,
-            describe=partial(_describe, best.prepared, settings),
-        )
+        start, changed = best, dict[str, str]()
+        finer = _finer_settings(best.prepared)
+        for names in _STEPS:
+            settings = {name: finer[name] for name in names if name in finer}
+            if not settings or find_lowest_decisive_sqnr_db(best) >= _MAX_SQNR_DB:
+                continue
+            verdict = yield Proposal(
+                build=partial(_rebuild, best, settings, log),
+                compare=select_comparison(start),
+                criterion=self.criterion,
+                describe=partial(_describe, start, {**changed, **settings}),
+            )
+            if verdict.accepted:
+                best, changed = verdict.best, {**changed, **settings}
         return None
 
 
@@ -85,13 +96,19 @@ def _rebuild(best: Candidate, settings: dict[str, str], log: RunLog) -> Candidat
 
 
 def _describe(
-    prepared: PreparedModel, settings: dict[str, str], finer: Candidate, gain: Gain
+    start: Candidate, settings: Mapping[str, str], finer: Candidate, _: Gain
 ) -> Candidate:
-    """Return `finer` with a note on its gain and the options that keep the former settings."""
-    description = " and ".join(_SETTING_TEXTS[name] for name in settings)
-    options = [f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings]
+    """Return `finer` with a note on its gain over `start` and the options that keep its settings.
+
+    `settings` are all that differ between them.
+    """
+    *texts, last = [_SETTING_TEXTS[name] for name in settings]
+    description = f"{', '.join(texts)} and {last}" if texts else last
+    conf = start.prepared.conf
+    options = [f"--{name.replace('_', '-')} {getattr(conf, name)}" for name in settings]
+    gain_db = select_comparison(start)(start, finer).value
     note = (
-        f"using {description}: outputs {gain.value:.1f} dB closer to the float model's "
+        f"using {description}: outputs {gain_db:.1f} dB closer to the float model's "
         f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
     )
     return finer.with_notes([note])
@@ -100,7 +117,7 @@ def _describe(
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
     """Return {setting: value} of finer scales that the target supports and the user did not set.
 
-    They are per-channel weight scales in place of one per tensor, and mode "max-value".
+    They are per-channel weight scales in place of one per tensor, mode "max-value" and zero points.
     """
     target, conf, user_set = prepared.target, prepared.conf, prepared.conf.model_fields_set
     settings = {}
@@ -112,4 +129,6 @@ def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
         settings["weight_scales"] = "channel"
     if "max-value" in target.modes and "mode" not in user_set and conf.mode == "q-value":
         settings["mode"] = "max-value"
+    if target.zero_points and "activations" not in user_set:
+        settings["activations"] = "asymmetric"
     return settings

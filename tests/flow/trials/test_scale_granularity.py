@@ -39,14 +39,29 @@ def test_they_are_kept_where_they_are_clearly_better(far, usual):
     found = made()
     (line,) = told(found)
     assert line.startswith(
-        "using one weight scale per output channel and scales that are not powers of two: "
+        "using one weight scale per output channel, scales that are not powers of two and zero "
+        "points: "
     )
-    assert line.endswith("; to keep the default scales, pass --weight-scales tensor --mode q-value")
+    assert line.endswith(
+        "; to keep the default scales, pass --weight-scales tensor --mode q-value --activations "
+        "symmetric"
+    )
     assert not told(usual)
     assert least(found) >= least(usual) + FinerGranularity.criterion.mean_db
     assert any(not q.single for q in found.plan.tensors.values())
     assert not all(q.power_of_two for q in found.plan.tensors.values())
+    assert any(q.shifted for q in found.plan.tensors.values())
     assert all(q.single and q.power_of_two for q in usual.plan.tensors.values())
+
+
+def test_zero_points_gain_behind_relus(far, usual):
+    """A range around 0 leaves half of the integers unused there."""
+    settings = {"weight_scales": "channel", "mode": "max-value"}
+    symmetric, asymmetric = made(**settings, activations="symmetric"), made(**settings)
+    assert least(asymmetric) > least(symmetric) + 2
+    (line,) = told(asymmetric)
+    assert line.startswith("using zero points: ")
+    assert not told(symmetric)
 
 
 def test_what_is_not_clearly_better_is_not_kept(far, usual, monkeypatch):
@@ -56,15 +71,20 @@ def test_what_is_not_clearly_better_is_not_kept(far, usual, monkeypatch):
     assert not told(found)
 
 
-@pytest.mark.parametrize("named", ({"mode": "q-value"}, {"weight_scales": "tensor"}))
+@pytest.mark.parametrize(
+    "named", ({"mode": "q-value"}, {"weight_scales": "tensor"}, {"activations": "symmetric"})
+)
 def test_a_setting_that_was_named_stays(far, named):
     ((name, value),) = named.items()
     found = made(**named)
     if name == "mode":
         assert found.plan.mode == value
+    elif name == "activations":
+        assert not any(q.shifted for q in found.plan.tensors.values())
     else:
         assert all(q.single for q in found.plan.tensors.values())
-    assert all(name.replace("_", "-") not in line for line in told(found))
+    option = "--" + name.replace("_", "-")
+    assert all(option not in line for line in told(found))
 
 
 @pytest.mark.parametrize("settings", ({"effort": "fast"}, {"platform": "venus"}))
