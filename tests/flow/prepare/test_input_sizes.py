@@ -123,7 +123,7 @@ def test_samples_of_a_state_stay_open_beside_those_of_an_input(tmp_path, x, h, t
 def test_all_open_inputs_are_told_at_once(tmp_path):
     said = (
         "input 'x', 'h'; pass calibration data with --calib, or the shape with --input-shape x=1,? "
-        "--input-shape h=2,?,2$"
+        "--input-shape h=2,1,?$"
     )
     with pytest.raises(lo.ConfigError, match=said.replace("?", r"\?")):
-        lo.check(_stream(tmp_path, "?, ?", "2, ?, 2"))
+        lo.check(_stream(tmp_path, "?, ?", "2, ?, S"))
