@@ -118,6 +118,7 @@ def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
     """Return {setting: value} of finer scales that the target supports and the user did not set.
 
     They are per-channel weight scales in place of one per tensor, mode "max-value" and zero points.
+    Mode "q-value" of the user, which chips have, excludes zero points.
     """
     target, conf, user_set = prepared.target, prepared.conf, prepared.conf.model_fields_set
     settings = {}
@@ -129,6 +130,7 @@ def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
         settings["weight_scales"] = "channel"
     if "max-value" in target.modes and "mode" not in user_set and conf.mode == "q-value":
         settings["mode"] = "max-value"
-    if target.zero_points and "activations" not in user_set:
+    is_chip_like = "mode" in user_set and conf.mode == "q-value"
+    if target.zero_points and "activations" not in user_set and not is_chip_like:
         settings["activations"] = "asymmetric"
     return settings

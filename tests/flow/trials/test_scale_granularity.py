@@ -79,6 +79,7 @@ def test_a_setting_that_was_named_stays(far, named):
     found = made(**named)
     if name == "mode":
         assert found.plan.mode == value
+        assert not any(q.shifted for q in found.plan.tensors.values())
     elif name == "activations":
         assert not any(q.shifted for q in found.plan.tensors.values())
     else:
