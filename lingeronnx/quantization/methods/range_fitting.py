@@ -13,7 +13,8 @@ largest integer and saturation clips.
 
 The factors minimize the sum of the relative quantization noise of all activations and weights, by
 coordinate descent over sixteen values per octave. For a tensor that only a LeakyRelu or the like
-reads, it is the noise of that function's result, as in the choice of its scale.
+reads, it may be the noise of that function's result, as in the choice of its scale. That helps some
+models and harms others, so it is part of the trial `joined`.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def fit_range_factors(
     policy: ScalePolicy,
     optimize: bool,
     by_channel: bool = False,
+    by_result: bool = False,
 ) -> dict[str, np.ndarray]:
     """Choose a factor per group of tensors at which power-of-two scales fit its ranges best.
 
@@ -130,6 +132,8 @@ def fit_range_factors(
     by_channel
         Whether weights have one scale per channel. Their ranges are spread over the octave, so that
         no factor is better than another for them.
+    by_result
+        Whether the noise of a tensor that only a LeakyRelu or PRelu reads is that of the result.
 
     Returns
     -------
@@ -147,7 +151,7 @@ def fit_range_factors(
             groups[index[shared_group.tensors[0]]].shared_scales.append(shared_group)
         if optimize:
             edges = [] if by_channel else _weight_edges(partition, index, policy)
-            _NoiseMinimizer(groups, edges, factors, stats, policy).run()
+            _NoiseMinimizer(groups, edges, factors, stats, policy, by_result).run()
         if target.needs_power_of_two_scales:
             _clamp_exponents(target.exponents, groups, factors, stats, policy)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
@@ -190,10 +194,12 @@ def _clamp_exponents(
             factors[i] *= 2.0 ** min(highest - max_exponent // 2, lowest - min_exponent)
 
 
-def _group_stats(group: _RangeGroup, stats: Stats, policy: ScalePolicy) -> list[_ScaleStats]:
+def _group_stats(
+    group: _RangeGroup, stats: Stats, policy: ScalePolicy, by_result: bool = False
+) -> list[_ScaleStats]:
     """Return the statistics of each shared scale of `group` whose tensors are not all zero.
 
-    Shared scales without statistics are left out.
+    Shared scales without statistics are left out. `by_result` as in `fit_range_factors`.
     """
     group_stats = []
     for shared_group in group.shared_scales:
@@ -202,7 +208,7 @@ def _group_stats(group: _RangeGroup, stats: Stats, policy: ScalePolicy) -> list[
             continue
         entry = _ScaleStats(merged, policy.width(*shared_group.tensors))
         function, output = shared_group.reader_function, shared_group.reader_output
-        if function is not None and output in group.factor_group.tensors:
+        if by_result and function is not None and output in group.factor_group.tensors:
             result = stats.get(output)
             if result is not None and result.sum_of_squares > 0:
                 entry = entry._replace(consumer=ConsumerFunction(function), result=result)
@@ -254,6 +260,8 @@ class _NoiseMinimizer:
         Statistics of the activations.
     policy
         Bit widths of tensors.
+    by_result
+        As in `fit_range_factors`.
     """
 
     def __init__(
@@ -263,10 +271,11 @@ class _NoiseMinimizer:
         factors: list[float],
         stats: Stats,
         policy: ScalePolicy,
+        by_result: bool,
     ) -> None:
         """Keep groups, weights between them and the starting `factors`, and collect statistics."""
         self._groups, self._edges, self._factors = groups, edges, factors
-        self._group_stats = [_group_stats(group, stats, policy) for group in groups]
+        self._group_stats = [_group_stats(group, stats, policy, by_result) for group in groups]
         self._weight_noise_cache: dict[tuple[int, float], float] = {}
         self._group_noise_cache: dict[tuple[int, float], float] = {}
 

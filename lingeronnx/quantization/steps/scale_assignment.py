@@ -66,6 +66,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         policy=policy,
         optimize=conf.mode == "q-value" and prepared.recipe.optimizes_ranges,
         by_channel=conf.weight_scales != "tensor",
+        by_result=observed.trusts_joined,
     )
     factors.apply_factors(partition, range_factors)
     if host_reasons:

@@ -3,7 +3,8 @@
 Channels across a Concat, Slice, BatchNormalization, LeakyRelu or PRelu are equalized only if the
 predicted gain is very clear, because the prediction is not reliable there: it brings 2 dB to one
 detector and costs another one half a dB. So if an output is far from the float model's, the graph
-is also built with any predicted gain, and kept if that is clearly better at the outputs.
+is also built with any predicted gain, and with range factors by the noise behind a LeakyRelu or
+PRelu (`range_fitting`), and kept if that is clearly better at the outputs.
 """
 
 from __future__ import annotations

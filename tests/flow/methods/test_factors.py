@@ -182,10 +182,11 @@ def test_the_noise_behind_a_leaky_function_counts(alpha, bias, seed):
     stats = collect_stats(FloatRunner(graph), [(feed, None)], set(parts.activations))
     shared = group_shared_scales(parts, VENUS)
     ((_, z, _),) = FloatRunner(graph, ["z"]).run(feed)
-    alone = [group._replace(reader_function=None, reader_output="") for group in shared]
     sqnr_db = []
-    for groups in (alone, shared):
-        found = fit_range_factors(parts, groups, stats, VENUS, policy=PLAIN, optimize=True)
+    for by_result in (False, True):
+        found = fit_range_factors(
+            parts, shared, stats, VENUS, policy=PLAIN, optimize=True, by_result=by_result
+        )
         factor = float(found["z"][0]) if "z" in found else 1.0
         steps = factor * 2.0 ** np.arange(-3, 9)[:, None, None, None, None]
         rounded = np.clip(np.floor(z * steps + 0.5), -128, 127) / steps
