@@ -70,22 +70,25 @@ def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
     )
     for value in inputs:
         name = str(value.name)
-        open_axis = _find_open_state_axis(value) if has_open_batch else None
-        if axes.get(name) is None and open_axis is not None:
-            axes[name] = open_axis
-        else:
-            axes[name] = _infer_input_axis(value, axes.get(name), symbols, is_single_sample)
+        axes[name] = _infer_input_axis(
+            value, axes.get(name), symbols, is_single_sample, has_open_batch
+        )
     return {name: axis for name, axis in axes.items() if axis != 0}
 
 
 def _infer_input_axis(
-    value: ir.Value, traced_axis: int | None, symbols: set[str], is_single_sample: bool
+    value: ir.Value,
+    traced_axis: int | None,
+    symbols: set[str],
+    is_single_sample: bool,
+    has_open_batch: bool,
 ) -> int | None:
     """Return the batch axis of an input, or None if it has none.
 
-    A scalar has none. Otherwise it is `traced_axis`, or 0; but if that axis has a fixed size other
-    than 1, and either the model was exported for one sample or nothing was traced and other inputs
-    have symbolic batch sizes, the axis is guessed by `_guess_batch_axis`.
+    A scalar has none. If nothing was traced and a batch size is open without a name, the axis may
+    be that of `_find_open_state_axis`. Otherwise it is `traced_axis`, or 0; but if that axis has a
+    fixed size other than 1, and either the model was exported for one sample or nothing was traced
+    and other inputs have symbolic batch sizes, the axis is guessed by `_guess_batch_axis`.
 
     Parameters
     ----------
@@ -97,9 +100,15 @@ def _infer_input_axis(
         Names of the symbolic batch sizes of all inputs.
     is_single_sample
         Whether the model was exported for one sample: axis 0 of some input has size 1.
+    has_open_batch
+        Whether the batch size of some input is open and has no name.
     """
     if value.shape is not None and not value.shape:
         return None
+    if traced_axis is None and has_open_batch:
+        open_axis = _find_open_state_axis(value)
+        if open_axis is not None:
+            return open_axis
     axis = traced_axis or 0
     size = _dim_size(value, axis)
     has_evidence = is_single_sample or (traced_axis is None and bool(symbols))

@@ -344,14 +344,14 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
 
     calls, true = [], attempts.build_refined_candidate
 
-    def interrupted(planned, progress):
+    def interrupt(planned, progress):
         calls.append(planned)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return true(planned, progress)
 
     base = base_of(three_layers(), platform="generic", weight_bits=4)
-    monkeypatch.setattr(attempts, "build_refined_candidate", interrupted)
+    monkeypatch.setattr(attempts, "build_refined_candidate", interrupt)
     result, outcome = search(base, Goal(min_sqnr=90.0))
     assert len(outcome.trials) == 2
     assert outcome.stop_reason.startswith("interrupted")

@@ -20,7 +20,7 @@ import numpy as np
 from ...common.errors import ModelError
 from ...ir import ir
 from .constant_types import is_number
-from .qoperators import DYNAMIC_OPS
+from .qoperators import DYNAMIC_OPS, is_dynamically_quantized
 
 __all__ = ["restore_dynamic_layers"]
 
@@ -37,7 +37,7 @@ def restore_dynamic_layers(model: ir.Model) -> int:
     In place. Raises ModelError for a node whose scales are computed at run time and that is not
     part of such a layer.
     """
-    if not any(node.op_type in DYNAMIC_OPS for node in ir.iter_all_nodes(model)):
+    if not is_dynamically_quantized(model):
         return 0
     ir.lift_constants(model)
     quantizers = [node for node in model.graph if node.op_type == _QUANTIZE]

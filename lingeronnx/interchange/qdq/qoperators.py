@@ -22,6 +22,7 @@ __all__ = [
     "DYNAMIC_OPS",
     "QOPERATORS",
     "expand_qoperators",
+    "is_dynamically_quantized",
     "is_quantized",
     "reshape_constant",
     "transpose_constant",
@@ -98,6 +99,11 @@ def is_quantized(model: ir.Model) -> bool:
     False for dynamic quantization, whose activation scales are computed at run time.
     """
     return any(node.op_type in _QUANTIZED_OPS for node in ir.iter_all_nodes(model))
+
+
+def is_dynamically_quantized(model: ir.Model) -> bool:
+    """Whether `model` has operators whose scales are computed at run time."""
+    return any(node.op_type in DYNAMIC_OPS for node in ir.iter_all_nodes(model))
 
 
 def expand_qoperators(model: ir.Model) -> int:

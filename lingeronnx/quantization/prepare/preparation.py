@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ...common.errors import ConfigError, ModelError
-from ...interchange.qdq.qoperators import DYNAMIC_OPS, is_quantized
+from ...interchange.qdq.qoperators import is_dynamically_quantized, is_quantized
 from ...ir import float_ops, ir
 from ...ir.batch_axes import set_batch_axes
 from ...ir.digests import compute_output_digest
@@ -587,7 +587,7 @@ def _restore_dynamic_layers(model: ir.Model) -> list[str]:
 
     No note without such layers. Raises ModelError if one cannot be replaced.
     """
-    if not any(node.op_type in DYNAMIC_OPS for node in ir.iter_all_nodes(model)):
+    if not is_dynamically_quantized(model):
         return []
     from ...interchange.qdq.dynamic_layers import restore_dynamic_layers  # only such models
 
@@ -652,7 +652,8 @@ def normalize_model(
         Notes for the report.
     """
     conf = resolve_config(None, {"platform": target, "fit": False})
-    model = model.clone()
+    if input_shape or fix or is_dynamically_quantized(model):
+        model = model.clone()
     import_notes = _restore_dynamic_layers(model)
     if is_quantized(model):
         model = _import_checked(model).graph
