@@ -22,6 +22,7 @@ __all__ = [
     "formal_input_name",
     "get_attr",
     "get_axes",
+    "get_input",
     "get_opset",
     "get_sample_dims",
     "get_shape",
@@ -266,6 +267,11 @@ def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Model) -
             domains.update(inner.domain for inner in subgraph.all_nodes())
     for domain in domains & model.graph.opset_imports.keys():
         opsets.setdefault(domain, model.graph.opset_imports[domain])
+
+
+def get_input(node: Node, index: int) -> Value | None:
+    """Return input `index` of `node`, None if it is absent."""
+    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def require_input(node: Node, index: int = 0) -> Value:

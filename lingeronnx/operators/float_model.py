@@ -175,7 +175,7 @@ class FloatNodeBuilder:
 
         None if absent.
         """
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
+        return ir.get_input(self.node, index)
 
     def add_constant(self, array: ArrayLike, suffix: str) -> ir.Value:
         """Add `array` as an initializer named after the node and `suffix`, and return its value."""

@@ -227,11 +227,6 @@ def _sample_shape(value: ir.Value | None) -> list[int] | None:
     return [1 if axis == 0 or dim is None else int(dim) for axis, dim in enumerate(shape)]
 
 
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    """Return the input of `node` at `index`, or None if it is absent or the node has fewer."""
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
 def _full_shape(value: ir.Value | None) -> list[int] | None:
     """Return the shape of `value` with axis 0, unknown dimensions as 1, or None if there is none.
 
@@ -253,7 +248,7 @@ def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
 
         None is returned if the rank of output or weight is unknown.
         """
-        output, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
+        output, weight = _sample_shape(node.outputs[0]), _full_shape(ir.get_input(node, index))
         if output is None or weight is None:
             return None
         return math.prod(output) * math.prod(weight[1:])
@@ -266,7 +261,7 @@ def _count_conv_transpose(node: ir.Node) -> int | None:
 
     None is returned if the rank of either is unknown.
     """
-    source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
+    source, weight = _sample_shape(node.inputs[0]), _full_shape(ir.get_input(node, 1))
     return None if source is None or weight is None else math.prod(source) * math.prod(weight[1:])
 
 
@@ -299,7 +294,7 @@ def _count_recurrent(node: ir.Node) -> int | None:
     the rank of a weight or of the input is unknown.
     """
     sequence = ir.get_shape(node.inputs[0])
-    weight_x, weight_h = _full_shape(_input(node, 1)), _full_shape(_input(node, 2))
+    weight_x, weight_h = _full_shape(ir.get_input(node, 1)), _full_shape(ir.get_input(node, 2))
     if sequence is None or weight_x is None or weight_h is None:
         return None
     steps = int(sequence[1 if ir.get_attr(node, "layout", 0) else 0] or 1)
@@ -334,8 +329,8 @@ def _count_attention(node: ir.Node) -> int | None:
     Queries, keys and values have shape [N, T, width] or [N, heads, T, width]. None with cached keys
     and values, or another or unknown rank.
     """
-    shapes = [_sample_shape(_input(node, index)) for index in (0, 1, 2)]
-    past = any(_input(node, index) is not None for index in _PAST_INPUTS[node.domain])
+    shapes = [_sample_shape(ir.get_input(node, index)) for index in (0, 1, 2)]
+    past = any(ir.get_input(node, index) is not None for index in _PAST_INPUTS[node.domain])
     if past or any(shape is None or len(shape) not in (3, 4) for shape in shapes):
         return None
     query, key, value = (shape or [] for shape in shapes)
@@ -353,8 +348,8 @@ def _count_projected_attention(node: ir.Node) -> int | None:
     The one weight is [width, sizes of q, k and v]; `qkv_hidden_sizes` may give the sizes, else they
     are thirds. None with a cache of earlier steps, or for another or unknown rank.
     """
-    source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
-    if source is None or weight is None or _input(node, 4) is not None:
+    source, weight = _sample_shape(node.inputs[0]), _full_shape(ir.get_input(node, 1))
+    if source is None or weight is None or ir.get_input(node, 4) is not None:
         return None
     if len(source) != 3 or len(weight) != 2:
         return None

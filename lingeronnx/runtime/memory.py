@@ -21,7 +21,7 @@ def elements_per_sample(value: ir.Value) -> int:
 
     Unknown sizes count as 1, and so does a tensor of unknown rank.
     """
-    return math.prod(int(size or 1) for size in (ir.get_shape(value) or ())[1:])
+    return math.prod(ir.get_sample_dims(value))
 
 
 def bytes_per_sample(model: ir.Model) -> int:

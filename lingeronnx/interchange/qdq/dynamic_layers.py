@@ -70,7 +70,7 @@ def _restore_layer(model: ir.Model, node: ir.Node, sources: Mapping[ir.Value, ir
     """
     operands: list[ir.Value | None] = []
     for index, zero_index in ((0, 2), (1, 3)):
-        value, zero = _get_input(node, index), _get_input(node, zero_index)
+        value, zero = ir.get_input(node, index), ir.get_input(node, zero_index)
         if value not in sources:
             axis = 0 if node.op_type == "ConvInteger" else -1
             array = _dequantize(value, None, zero, axis)
@@ -109,7 +109,7 @@ def _restore_product(model: ir.Model, node: ir.Node, sources: Mapping[ir.Value, 
     Returns False, without a change, if the weight is not constant, or its data are integers that
     no DynamicQuantizeLinear writes (`sources`).
     """
-    data, weight, scale, zero, bias = (_get_input(node, i) for i in _PRODUCTS[node.op_type])
+    data, weight, scale, zero, bias = (ir.get_input(node, i) for i in _PRODUCTS[node.op_type])
     array = _dequantize(weight, scale, zero, -1)
     if node.op_type == "MatMulIntegerToFloat":
         data = sources.get(data) if data is not None else None
@@ -138,8 +138,8 @@ def _restore_lstm(model: ir.Model, node: ir.Node) -> bool:
     """
     weights = []
     for index, scale_index in ((1, 8), (2, 10)):
-        scale, zero = _get_input(node, scale_index), _get_input(node, scale_index + 1)
-        array = _dequantize(_get_input(node, index), scale, zero, 0)
+        scale, zero = ir.get_input(node, scale_index), ir.get_input(node, scale_index + 1)
+        array = _dequantize(ir.get_input(node, index), scale, zero, 0)
         if array is None or array.ndim != 3:
             return False
         weights.append(np.ascontiguousarray(array.transpose(0, 2, 1)))
@@ -157,11 +157,6 @@ def _replace_scale(model: ir.Model, node: ir.Node) -> None:
         return
     name = ir.unique_tensor_name(model, f"{scale.name}_one")
     scale.replace_all_uses_with(ir.add_initializer(model, name, np.array(1.0, np.float32)))
-
-
-def _get_input(node: ir.Node, index: int) -> ir.Value | None:
-    """Return input `index` of `node`, None if it is absent."""
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _dequantize(

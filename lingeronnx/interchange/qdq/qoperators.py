@@ -255,7 +255,7 @@ class _QOperatorExpander:
 
     def _get_input(self, index: int) -> ir.Value | None:
         """Return input `index` of the integer operator, or None if it is absent."""
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
+        return ir.get_input(self.node, index)
 
     def _get_scale(self, index: int) -> np.ndarray | None:
         """Return the scale of the operand whose tensor is input `index`.
