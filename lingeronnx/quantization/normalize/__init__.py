@@ -17,7 +17,9 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...ir import float_ops, ir
+from ...operators import integer_ops
 from ...runtime.runners.missing_kernels import expand_missing_kernels
+from ...targets import Target
 from ._pass import (
     CONSTANTS_LIFTED,
     FUNCTIONS_INLINED,
@@ -89,6 +91,7 @@ from .layers.resolve_padding import resolve_padding
 from .layers.reversed_sequence import fold_sequence_reversal
 from .layers.sequence_pool import convert_sequence_pools
 from .layers.spatial_pool import convert_spatial_pools
+from .layers.summed_product import SUM_OPS, convert_dot_products, convert_summed_products
 from .layers.unit_stride_conv_transpose import convert_unit_stride_conv_transpose
 
 __all__ = [
@@ -117,6 +120,12 @@ _BASIC_CONDITIONS = (FUNCTIONS_INLINED, CONSTANTS_LIFTED)
 _SHAPED_CONDITIONS = (*_BASIC_CONDITIONS, SHAPES_KNOWN)
 _FLAT_CONDITIONS = (*_BASIC_CONDITIONS, NO_SUBGRAPHS)
 _FLAT_SHAPED_CONDITIONS = (*_SHAPED_CONDITIONS, NO_SUBGRAPHS)
+
+
+def _has_matrix_product(target: Target) -> bool:
+    """Whether `target` computes products of two activations in integers."""
+    return target.can_run(integer_ops.BMM.name)
+
 
 #: Run on the user's graph, before it is executed for the first time.
 ENTRY_PASSES = (
@@ -349,6 +358,22 @@ NORMALIZATION_PASSES = (
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         operators=ROOT_OPS,
+    ),
+    Pass(
+        "summed-product",
+        convert_summed_products,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=SUM_OPS,
+        suits=_has_matrix_product,
+    ),
+    Pass(
+        "dot-product",
+        convert_dot_products,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=SUM_OPS,
+        suits=lambda target: _has_matrix_product(target) and not target.has_packer,
     ),
     Pass(
         "linear",

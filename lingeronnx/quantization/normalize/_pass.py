@@ -18,6 +18,7 @@ from ...common.errors import InternalError, LingerOnnxError
 from ...common.escaping import join_lines
 from ...common.files import created_folder, write_text
 from ...ir import ir
+from ...targets import Target
 
 __all__ = [
     "FUNCTIONS_INLINED",
@@ -145,6 +146,8 @@ class Pass(NamedTuple):
     operators
         Types of nodes (`ir.base_op_type`) without which the pass changes and explains nothing, so
         that it does not run. Empty: it runs on every graph.
+    suits
+        Whether the pass helps a target; it is left out for others. None: it helps every target.
     """
 
     name: str
@@ -155,6 +158,7 @@ class Pass(NamedTuple):
     is_candidate: Callable[[ir.Node], bool] | None = None
     handles_all: bool = False
     operators: Collection[str] = ()
+    suits: Callable[[Target], bool] | None = None
 
     def concerns(self, model: ir.Model) -> bool:
         """Whether the main graph of `model` has a node that the pass may change or explain."""

@@ -19,6 +19,7 @@ from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..legalize import AppliedRewrite, legalize_graph
 from ..normalize import (
+    NORMALIZATION_PASSES,
     REQUIRED_PASSES,
     PassError,
     PassObserver,
@@ -170,7 +171,12 @@ class Rewriter:
             if observer is not None:
                 observer(PassRun(_EXPAND, len(expanded)), graph)
             resolve_control_flow(graph, self._feed, observer, self.excluded_passes)
-        normalize(graph, observer, self.excluded_passes)
+        unsupported_passes = {
+            step.name
+            for step in NORMALIZATION_PASSES
+            if step.suits is not None and not step.suits(self._target)
+        }
+        normalize(graph, observer, unsupported_passes.union(self.excluded_passes))
         if not is_fully_shaped(graph):
             trace_shapes(graph, self._feed)
         if not self._conf.fit or _FIT in self.excluded_passes:
