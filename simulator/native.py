@@ -266,7 +266,7 @@ def make_record(
     """
     words = [0, 0]
     addresses: list[tuple[int, bool, int]] = []
-    word_types: list[str] = []
+    word_types = ""
     argument_types = []
     live_arrays: list[Array] = []
 
@@ -295,46 +295,41 @@ def make_record(
             data_word = len(words) + _ARRAY_DATA_WORD
             addresses.append((data_word, isinstance(argument, InputRef), argument.index))
         argument_types.append(_code_cache.argument_type(value))
-        for word_type, word in _flatten_to_words(value):
-            word_types.append(word_type)
-            words.append(word)
+        argument_word_types, argument_words = _flatten_to_words(value)
+        word_types += argument_word_types
+        words += argument_words
     words[:2] = (
         _code_cache.get_function_address(loop.function, tuple(argument_types)),
-        _llvm.get_function_address(_write_trampoline_ir, ("".join(word_types),), "trampoline", ()),
+        _llvm.get_function_address(_write_trampoline_ir, (word_types,), "trampoline", ()),
     )
     return words, addresses, live_arrays
 
 
-def _flatten_to_words(value: Any) -> list[tuple[str, int]]:  # noqa: C901 - one case per type
-    """Return the words of an argument as (type letter, value as int64), in order.
+def _flatten_to_words(value: Any) -> tuple[str, list[int]]:
+    """Return the words of an argument: their type letters, and their values as int64.
 
     An array has 5 words before its sizes and strides, a tuple those of its members, None one.
     Letters are "p" (address), "q", "i", "h", "b" (integers of 64, 32, 16, 8 bits; a bool is "b"),
     "f" and "d" (floats of 32, 64 bits).
     """
     if isinstance(value, np.ndarray):
-        sizes = [("q", size) for size in (*value.shape, *value.strides)]
-        return [
-            ("p", 0),
-            ("p", 0),
-            ("q", value.size),
-            ("q", value.itemsize),
-            ("p", data_address(value)),
-            *sizes,
-        ]
+        head = [0, 0, value.size, value.itemsize, data_address(value)]
+        return "ppqqp" + "qq" * value.ndim, [*head, *value.shape, *value.strides]
     if isinstance(value, tuple):
-        return [word for member in value for word in _flatten_to_words(member)]
+        members = [_flatten_to_words(member) for member in value]
+        letters = "".join(member_letters for member_letters, _ in members)
+        return letters, [word for _, words in members for word in words]
     if value is None:
-        return [("p", 0)]
+        return "p", [0]
     if isinstance(value, bool | np.bool_):
-        return [("b", int(value))]
+        return "b", [int(value)]
     if isinstance(value, int):
-        return [("q", value)]
+        return "q", [value]
     if type(value) is float:
-        return [("d", struct.unpack("q", struct.pack("d", value))[0])]
+        return "d", [struct.unpack("q", struct.pack("d", value))[0]]
     letter = value.dtype.char if value.dtype.char in _LLVM_TYPES else {"l": "q"}[value.dtype.char]
     padded = value.tobytes().ljust(8, b"\0")
-    return [(letter, struct.unpack("q", padded)[0])]
+    return letter, [struct.unpack("q", padded)[0]]
 
 
 def _write_trampoline_ir(kinds: str) -> str:
