@@ -11,12 +11,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+import onnx
+
 from simulator.kernel import Kernel, TensorSpec, have_equal_parameters
 
 from ..common.errors import LingerOnnxError
 from ..ir import ir
 from ..operators.integer_ops import find_integer_op
-from ..targets import Target, Verdict, VerdictFinding, get_versions
+from ..targets import PackerArguments, Target, Verdict, VerdictFinding, get_versions
 from ..targets.version_compatibility import PlanStatus, VersionCompatibility, VersionTable
 from .integer.bind import BoundGraph
 from .integer.runner import IntegerRunner
@@ -25,10 +27,13 @@ __all__ = ["VersionedPart", "compare_versions", "group_equal_versions"]
 
 
 class VersionedPart(NamedTuple):
-    """A part of a model that a chip runs, with the arguments of the packer."""
+    """A part of a model that a chip runs.
+
+    choice : the packer's arguments, with the verdict of the version that `graph` is for.
+    """
 
     graph: ir.Model
-    argv: Sequence[str]
+    choice: PackerArguments
 
 
 class _PartComparison:
@@ -36,8 +41,12 @@ class _PartComparison:
 
     def __init__(self, part: VersionedPart, base: Target) -> None:
         """Compare with version `base`, for which `part` was written."""
-        self._graph, self._argv, self._base = part.graph, part.argv, base
-        self._proto = ir.to_proto(part.graph)
+        self._graph, self._choice, self._base = part.graph, part.choice, base
+
+    @cached_property
+    def _proto(self) -> onnx.ModelProto:
+        """The file of the part."""
+        return ir.to_proto(self._graph)
 
     @cached_property
     def _bound(self) -> BoundGraph:
@@ -71,7 +80,9 @@ class _PartComparison:
 
     def evaluate(self, version: Target) -> Verdict:
         """Return the verdict of a version on the part, packed with its arguments."""
-        return version.evaluate_packing(self._proto, self._argv).verdict
+        if version is self._base:
+            return self._choice.verdict
+        return version.evaluate_packing(self._proto, self._choice.argv).verdict
 
     def find_other_integers(self, version: Target) -> list[VerdictFinding]:
         """Return a finding of level "other" for each node whose kernel differs on `version`.

@@ -43,7 +43,7 @@ def _digest(model):
 
 def _parts(parts, target):
     """Return the key of a comparison of versions: the chip, and each part with its arguments."""
-    return target.name, *((_digest(part.graph), tuple(part.argv)) for part in parts)
+    return target.name, *((_digest(part.graph), part.choice.argv) for part in parts)
 
 
 def _session(model, platform, arithmetic):

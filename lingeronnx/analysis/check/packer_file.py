@@ -116,7 +116,7 @@ def check_packed(
     )
     parts = []
     if graph is not None and choice.verdict.is_chip_ready:
-        parts.append(VersionedPart(ir.from_proto(part), choice.argv))
+        parts.append(VersionedPart(ir.from_proto(part), choice))
     versions = compare_versions(parts, target)
     return replace(check, choice=choice, time=time, versions=versions)
 
@@ -144,7 +144,7 @@ def _add_parts(
     none), options to merge parts, and the time of a call.
     """
     program, parts = build_program_report(graph, target, target.vendor.names(graph))
-    packed_parts = [VersionedPart(part.graph, part.choice.argv) for part in parts if part.chip]
+    packed_parts = [VersionedPart(part.graph, part.choice) for part in parts if part.chip]
     float_names = {entry.node for entry in floats}
     chip_macs = sum(part.macs for part in program.chip)
     host_macs = sum(count_macs(node) for node in graph.graph if str(node.name) in float_names)

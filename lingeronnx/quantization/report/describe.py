@@ -71,9 +71,7 @@ class _ChipEvaluation:
             return () if self.packed is None else (self.packed,)
         if not self.program.runs_correctly:
             return ()
-        return tuple(
-            VersionedPart(part.graph, part.choice.argv) for part in self.parts if part.chip
-        )
+        return tuple(VersionedPart(part.graph, part.choice) for part in self.parts if part.chip)
 
     @property
     def chip_verdicts(self) -> tuple[Verdict, ...]:
@@ -203,7 +201,7 @@ def _evaluate_chip(
         part = extract_chip_part(target.with_safe_names(graph, names), target)
         choice = target.evaluate_packing(part)
         evaluation = _ChipEvaluation(
-            choice.verdict, choice.command_line, VersionedPart(part, choice.argv)
+            choice.verdict, choice.command_line, VersionedPart(part, choice)
         )
     if planned.prepared.conf.in_parts and not evaluation.is_chip_ready:
         program, parts = build_program_report(graph, target, names)
