@@ -21,6 +21,7 @@ MAX_FAN_IN = 4096  # inputs per output; more would make the matrix of moments to
 _CHUNK_ROWS = 2048  # receptive fields per chunk
 _SUM_ROWS = 1024  # rows that are added at once, so that sums of int8 products are exact in float32
 _BATCH_ELEMENTS = 1 << 18  # elements of several groups at once: they stay in the cache
+_MAX_LOOP_FIELDS = 128  # bytes of more fields are multiplied faster by BLAS, as floats
 
 
 def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
@@ -64,7 +65,12 @@ def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarra
     products
         [group, fields, fields].
     """
+    from simulator.products import accumulate_row_products
+
     group, fields, count = rows.shape
+    if rows.dtype == np.int8 and fields <= _MAX_LOOP_FIELDS:
+        accumulate_row_products(rows, sums, products)
+        return
     dtype = np.float32 if rows.dtype == np.int8 else np.float64
     batch = max(1, min(group, _BATCH_ELEMENTS // (fields * _SUM_ROWS)))
     # The last field is 1, so that its products are the sums.
