@@ -112,23 +112,34 @@ def round_with_compensation(
     h = regularize_moments(moments if all_active else moments[active_groups], samples)
     columns = np.arange(size)
     order = np.argsort(-h[:, columns, columns], axis=1, kind="stable")
-    for group_moments, reversed_order in zip(h, order[:, ::-1], strict=True):
-        group_moments[:] = group_moments[np.ix_(reversed_order, reversed_order)]
+    h = _select_columns(_select_rows(h, order[:, ::-1]), order[:, ::-1])
     upper = np.linalg.cholesky(h)[:, ::-1, ::-1]  # H = R R^T
     del h  # every copy counts for large layers
     steps = None
     if step is not None:
-        steps = np.take_along_axis(step[active_groups], order[:, None], axis=2)
-    permuted = np.take_along_axis(weight[active_groups], order[:, None], axis=2)
+        steps = _select_columns(step[active_groups], order)
+    permuted = _select_columns(weight[active_groups], order)
     beam_width = min(_MAX_BEAM_ELEMENTS // permuted.size, beam_width)
     if beam_width > 1:
         rounded = _beam_round(permuted, upper, low, high, steps, beam_width=beam_width)
     else:
         rounded = _round_columns(permuted, upper, low, high, steps)
-    integers = np.empty_like(rounded)
-    np.put_along_axis(integers, np.broadcast_to(order[:, None], integers.shape), rounded, axis=2)
-    result[active_groups] = integers
+    result[active_groups] = _select_columns(rounded, np.argsort(order, axis=1))
     return result
+
+
+def _select_columns(arrays: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the columns of `arrays` [G, R, K] in the `order` [G, K] of each group, as a copy."""
+    if len(arrays) == 1:  # `take` is faster than indices for every element
+        return arrays[0].take(order[0], axis=1)[None]
+    return np.take_along_axis(arrays, order[:, None], axis=2)
+
+
+def _select_rows(arrays: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the rows of `arrays` [G, K, C] in the `order` [G, K] of each group, as a copy."""
+    if len(arrays) == 1:
+        return arrays[0].take(order[0], axis=0)[None]
+    return np.take_along_axis(arrays, order[:, :, None], axis=1)
 
 
 def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:
