@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import onnx
+
 from ..common.errors import ModelError
 from . import ir
 
@@ -22,6 +24,7 @@ __all__ = [
     "NAMES_KEY",
     "NameMapping",
     "apply_file_names",
+    "apply_file_names_to_proto",
     "collect_tensor_names",
     "format_node_label",
     "get_module_name",
@@ -59,9 +62,42 @@ def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
         return graph
     copy = graph.clone()
     ir.rename(copy, tensors, nodes)
-    user_names = {"tensors": _invert(tensors), "nodes": _invert(nodes)}
-    copy.metadata_props[NAMES_KEY] = json.dumps(user_names, ensure_ascii=False)
+    copy.metadata_props[NAMES_KEY] = _format_user_names(tensors, nodes)
     return copy
+
+
+def apply_file_names_to_proto(proto: onnx.ModelProto, names: NameMapping) -> None:
+    """Rename tensors and nodes of a model without subgraphs, as `apply_file_names` does, in place.
+
+    Takes a fraction of the time that a copy of the graph takes.
+    """
+    if not names.tensors and not names.nodes:
+        return
+    graph = proto.graph
+    tensors: dict[str, str] = {}
+    for value in (*graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        if value.name in names.tensors:
+            file_name = names.tensors[value.name]
+            tensors[value.name] = file_name
+            value.name = file_name
+    nodes: dict[str, str] = {}
+    for node in graph.node:
+        if node.name in names.nodes:
+            file_name = names.nodes[node.name]
+            nodes[node.name] = file_name
+            node.name = file_name
+        for operands in (node.input, node.output):
+            for index, name in enumerate(operands):
+                if name in names.tensors:
+                    tensors[name] = operands[index] = names.tensors[name]
+    if tensors or nodes:
+        proto.metadata_props.add(key=NAMES_KEY, value=_format_user_names(tensors, nodes))
+
+
+def _format_user_names(tensors: Mapping[str, str], nodes: Mapping[str, str]) -> str:
+    """Format {user name: file name} of tensors and nodes as the text of the metadata `NAMES_KEY`."""
+    user_names = {"tensors": _invert(tensors), "nodes": _invert(nodes)}
+    return json.dumps(user_names, ensure_ascii=False)
 
 
 def _invert(names: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.ir import ir
-from lingeronnx.ir.name_mapping import NAMES_KEY, apply_file_names, restore_user_names
+from lingeronnx.ir.name_mapping import (
+    NAMES_KEY,
+    NameMapping,
+    apply_file_names,
+    apply_file_names_to_proto,
+    restore_user_names,
+)
 from lingeronnx.luna import VENUS
 from lingeronnx.luna.packer.names import build_safe_names, is_safe
 from lingeronnx.quantization.lower import extract_plan
@@ -304,6 +310,17 @@ def test_there_and_back(tmp_path):
     assert ir.to_proto(back) == ir.to_proto(found.graph)
     ir.save(apply_file_names(back, build_safe_names(back)), tmp_path / "h.onnx")
     assert (tmp_path / "g.onnx").read_bytes() == (tmp_path / "h.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("renames", (True, False))
+def test_a_model_is_renamed_as_a_graph_is(renames):
+    """The serialized model equals the copy with other names, byte for byte."""
+    graph = small().graph
+    names = build_safe_names(graph) if renames else NameMapping()
+    proto = ir.to_proto(graph)
+    apply_file_names_to_proto(proto, names)
+    assert proto == ir.to_proto(apply_file_names(graph, names))
+    assert bool(names.tensors) == renames
 
 
 def test_convert_keeps_the_users_names(tmp_path):

@@ -9,7 +9,7 @@ import onnx
 
 from ...common.deadline import check_deadline
 from ...ir import ir
-from ...ir.name_mapping import NameMapping, apply_file_names
+from ...ir.name_mapping import NameMapping, apply_file_names_to_proto
 from ...operators.chip_part import extract_chip_part
 from ...targets import Target
 from ..arguments.selection import (
@@ -86,9 +86,9 @@ class PackerGraphView:
     @cached_property
     def proto(self) -> onnx.ModelProto:
         """The model that the packer receives: the chip part of the graph with accepted names."""
-        return ir.to_proto(
-            extract_chip_part(apply_file_names(self.graph, self._names), self.target)
-        )
+        proto = ir.to_proto(extract_chip_part(self.graph, self.target))
+        apply_file_names_to_proto(proto, self._names)
+        return proto
 
     @cached_property
     def base_options(self) -> PackerOptions:

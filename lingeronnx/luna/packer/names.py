@@ -12,6 +12,7 @@ node X_0, X_1, ...; it takes a constant that has such a name for the part.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 from ...ir import ir
 from ...ir.name_mapping import NameMapping
@@ -25,6 +26,8 @@ _RESERVED_PREFIX = "Scale"
 _RESERVED_WORDS = {"workspace": "work_space", "dma_buffer1": "dma_buf1", "dma_buffer2": "dma_buf2"}
 #: Number of leading characters of a name that the executor's dump files always contain.
 _DUMP_NAME_LENGTH = 64
+#: The search for tiles asks for the names of a graph again in each variant.
+_MAX_CACHED_NAMES = 1 << 14
 
 
 def is_safe(name: str) -> bool:
@@ -32,6 +35,7 @@ def is_safe(name: str) -> bool:
     return name == _sanitize_name(name)
 
 
+@lru_cache(maxsize=_MAX_CACHED_NAMES)
 def _sanitize_name(name: str) -> str:
     """Return `name` in a form that the packer accepts; it need not be unique.
 
