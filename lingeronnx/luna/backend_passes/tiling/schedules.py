@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -165,43 +165,31 @@ def iterate_schedules(
     first_runs = runs_with_small_result[:1]
     strip_schedules = []
     for run in [*first_runs, *(run for run in reversed(runs) if run not in first_runs)]:
-        schedules = [
-            schedule
-            for schedule in _iterate_row_schedules(run)
-            if schedule.peak_bytes <= limit_bytes
-        ]
+        row_tilings = _make_tilings(run, _TILE_COUNTS)
+        schedules = [TileSchedule(run, rows) for rows in row_tilings]
+        schedules = [schedule for schedule in schedules if schedule.peak_bytes <= limit_bytes]
         yield from schedules
         if not schedules and 2 * sample_bytes(run.result) <= external_bytes:
-            strip_schedules += _make_strip_schedules(run, limit_bytes)
+            strip_schedules += _make_strip_schedules(run, row_tilings, limit_bytes)
     yield from sorted(
         strip_schedules,
         key=lambda schedule: schedule.recomputed_elements + 2 * sample_bytes(schedule.run.result),
     )
 
 
-def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
-    """Yield the schedules of cascade `run` in tiles of rows, for each of `_TILE_COUNTS`.
-
-    Counts for which a tile would have no rows or only padding are left out.
-    """
-    for count in _TILE_COUNTS:
-        tiles = _make_tiles(run, count)
-        if tiles is not None:
-            yield TileSchedule(run, Tiling(tiles))
-
-
-def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
+def _make_strip_schedules(
+    run: Cascade, row_tilings: Sequence[Tiling], limit_bytes: int
+) -> list[TileSchedule]:
     """Return the schedules in rows and columns that recompute least, for fractions of the limit.
 
     One per fraction of `limit_bytes` that any meets, without repeats; empty if the cascade cannot
-    be split by columns.
+    be split by columns. `row_tilings` are the tilings of `run` into several tiles of rows.
     """
     columns_run = run.along_columns
     if columns_run is None:
         return []
-    strips = [_make_tiles(columns_run, count) for count in _STRIP_COUNTS]
-    rows = [_make_tiles(run, count) for count in (1, *_TILE_COUNTS)]
-    pairs = itertools.product(_wrap_tiles(rows), _wrap_tiles(strips))
+    rows = [*_make_tilings(run, (1,)), *row_tilings]
+    pairs = itertools.product(rows, _make_tilings(columns_run, _STRIP_COUNTS))
     schedules = [TileSchedule(run, *pair) for pair in pairs]
     schedules.sort(key=lambda schedule: schedule.recomputed_elements)
     best: dict[TileSchedule, None] = {}  # an ordered set
@@ -213,8 +201,9 @@ def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
     return list(best)
 
 
-def _wrap_tiles(splits: Iterable[tuple[Tile, ...] | None]) -> list[Tiling]:
-    """Return a tiling for each split into tiles that is possible (not None)."""
+def _make_tilings(run: Cascade, counts: Iterable[int]) -> list[Tiling]:
+    """Return the tilings of cascade `run` into each number of tiles that is possible."""
+    splits = [_make_tiles(run, count) for count in counts]
     return [Tiling(tiles) for tiles in splits if tiles is not None]
 
 
