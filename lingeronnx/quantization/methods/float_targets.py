@@ -305,7 +305,7 @@ def collect_layer_targets(
             )
             layer.masks.append(mask)
             layer.values.append(values if name in keep_values_for else values[:0].copy())
-        trim_memory()
+    trim_memory()
     return {
         name: LayerTarget(
             index=np.concatenate(layer.positions),
