@@ -92,10 +92,11 @@ def apply_file_names_to_proto(proto: onnx.ModelProto, names: NameMapping) -> Non
                     tensors[name] = operands[index] = names.tensors[name]
     if tensors or nodes:
         proto.metadata_props.add(key=NAMES_KEY, value=_format_user_names(tensors, nodes))
+        proto.metadata_props.sort(key=lambda entry: entry.key)  # as in a serialized graph
 
 
 def _format_user_names(tensors: Mapping[str, str], nodes: Mapping[str, str]) -> str:
-    """Format {user name: file name} of tensors and nodes as the text of the metadata `NAMES_KEY`."""
+    """Format {user name: file name} of tensors and nodes as the metadata `NAMES_KEY`."""
     user_names = {"tensors": _invert(tensors), "nodes": _invert(nodes)}
     return json.dumps(user_names, ensure_ascii=False)
 
