@@ -131,14 +131,14 @@ def round_with_compensation(
 def _select_columns(arrays: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the columns of `arrays` [G, R, K] in the `order` [G, K] of each group, as a copy."""
     if len(arrays) == 1:  # `take` is faster than indices for every element
-        return arrays[0].take(order[0], axis=1)[None]
+        return np.asarray(arrays[0].take(order[0], axis=1)[None])
     return np.take_along_axis(arrays, order[:, None], axis=2)
 
 
 def _select_rows(arrays: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the rows of `arrays` [G, K, C] in the `order` [G, K] of each group, as a copy."""
     if len(arrays) == 1:
-        return arrays[0].take(order[0], axis=0)[None]
+        return np.asarray(arrays[0].take(order[0], axis=0)[None])
     return np.take_along_axis(arrays, order[:, :, None], axis=1)
 
 
