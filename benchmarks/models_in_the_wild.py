@@ -285,11 +285,11 @@ def quantize_with_onnxruntime(model: Path, data: Path, variant: str, output: str
     method, granularity = variant.split(",")
     with tempfile.TemporaryDirectory() as folder:
         prepared = f"{folder}/prepared.onnx"
-        source = expand_for_onnxruntime(model, lowest_opset=True)
-        expanded = f"{folder}/expanded.onnx"
-        Path(expanded).write_bytes(
-            source if isinstance(source, bytes) else Path(source).read_bytes()
-        )
+        # A model that needs no expansion is read where it lies: its weights may be in a file beside it.
+        source = expand_for_onnxruntime(model.resolve(), lowest_opset=True)
+        expanded = source if isinstance(source, str) else f"{folder}/expanded.onnx"
+        if isinstance(source, bytes):
+            Path(expanded).write_bytes(source)
         try:
             with contextlib.chdir(folder):  # it leaves files in the working folder
                 quantization.quant_pre_process(expanded, prepared)
