@@ -1,12 +1,13 @@
 """Measure CPU time and memory of `lingeronnx quantize` against onnxruntime's `quantize_static`.
 
-    python -m benchmarks.quantizing_time MODELS LOADERS [--only CASE ...] [--lite0] [--rounds 5]
-        [--samples 256] [--before DIR] [--write benchmarks/results/quantizing-time.md]
+    python -m benchmarks.quantizing_time MODELS LOADERS [--only CASE ...] [--lite0] [--large NAME ...]
+        [--platform venus] [--rounds 5] [--samples 256] [--before DIR]
+        [--write benchmarks/results/quantizing-time.md]
 
 MODELS is a folder with the models of `model_cases`, LOADERS the file with their data; ``--lite0``
 adds a network of the size of EfficientNet-Lite0 (4.6 M parameters, 224x224) with random weights, on
-random images. Both engines read the same samples from files, in processes of their own, imports
-included, in turns: `quantize` for venus at each effort, and `quantize_static` with QDQ and MinMax.
+random images; ``--large`` adds networks of `speed.large_nets` on 8 random samples. Both engines read the same samples from files, in processes of their own, imports
+included, in turns: `quantize` for the platform at each effort, and `quantize_static` with QDQ and MinMax.
 The table has medians of the rounds: CPU seconds (user and system) and peak resident memory of
 `quantize_static`, and the ratios of `quantize` to both, paired by round. Compiled kernels are
 cached before the first round. ``--before DIR`` also measures the version of lingeronnx in that
@@ -34,6 +35,7 @@ from .speed.machine import describe_machine
 
 ROOT = Path(__file__).parents[1]
 EFFORTS = ("fast", "normal")
+_LARGE_SAMPLES = 8
 
 #: Blocks of EfficientNet-Lite0: expansion, channels, blocks, stride of the first, kernel size.
 _LITE0_STAGES = (
@@ -175,6 +177,7 @@ def measure_model(
     model: str,
     calib: str,
     samples: int,
+    platform: str,
     rounds: int,
     columns: dict[str, tuple[str, Path]],
 ) -> Row:
@@ -188,7 +191,7 @@ def measure_model(
         commands = {
             column: [
                 *(sys.executable, "-m", "lingeronnx", "quantize", model, "--calib", folder),
-                *("--platform", "venus", "--effort", effort, "-o", output),
+                *("--platform", platform, "--effort", effort, "-o", output),
             ]
             for column, (effort, _) in columns.items()
         }
@@ -224,6 +227,14 @@ def iterate_cases(
         images = np.random.default_rng(2).normal(size=(16, 3, 224, 224)).astype(np.float32)
         np.savez(calib, input=images)
         yield "lite0, random weights", str(model), str(calib), len(images)
+    for name in arguments.large:
+        from .speed.large_nets import LARGE_NETS
+
+        model, calib, net = folder / "large.onnx", folder / "large.npz", LARGE_NETS[name]
+        onnx.save(net.export(), model)
+        drawn = [net.draw_sample(seed) for seed in range(1, 1 + _LARGE_SAMPLES)]
+        np.savez(calib, x=np.concatenate(drawn))
+        yield f"{name}, random weights", str(model), str(calib), len(drawn)
 
 
 def format_table(rows: Sequence[Row]) -> list[str]:
@@ -240,6 +251,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_folder_arguments(parser)
     parser.add_argument("--lite0", action="store_true")
+    parser.add_argument("--large", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--platform", default="venus")
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--before", type=Path)
@@ -249,14 +262,15 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for title, model, calib, samples in iterate_cases(arguments, Path(folder)):
-            row = measure_model(title, model, calib, samples, arguments.rounds, columns)
+            given = (samples, arguments.platform, arguments.rounds, columns)
+            row = measure_model(title, model, calib, *given)
             rows.append(row)
             print(" ".join(row.cells()), file=sys.stderr, flush=True)
     machine = describe_machine()
     lines = [
         "# Time and memory of quantize",
         "",
-        "`lingeronnx quantize` for venus as a whole process, imports included, against a script with",
+        f"`lingeronnx quantize` for {arguments.platform} as a whole process, imports included, against a script with",
         "onnxruntime's `quantize_static` (QDQ, MinMax) on the same samples. Ratios are medians of",
         f"{arguments.rounds} paired runs; CPU is user and system time. Compiled kernels are cached.",
         "",
