@@ -40,7 +40,7 @@ _SETTING_TEXTS = {
 }
 
 _STEPS = (("weight_scales", "mode"), ("activations",))  # settings that are tried together
-_MAX_SQNR_DB = 25.0  # tried only if an output or a part of one is below that
+_MAX_SQNR_DB = 30.0  # tried only if an output or a part of one is below that
 
 
 class FinerGranularity:
