@@ -7,10 +7,11 @@ the outputs as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ...common.hashing import hash_framed_parts
 from ...ir import float_ops, ir
 from ...runtime.runners import FloatRunner
 
@@ -79,24 +80,16 @@ class FloatOutputCache:
 
     def __init__(self, source: FloatRunner, names: Sequence[str], max_bytes: int) -> None:
         """Start an empty cache of the tensors `names` of `source`; it keeps up to `max_bytes`."""
-        self._source, self._names, self._max_bytes = source, names, max_bytes
+        self._source, self._names = source, names
         self._free_bytes = max_bytes
-        self._cache: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
+        self._cache: dict[bytes, dict[str, np.ndarray]] = {}
 
-    def make_empty_copy(self) -> FloatOutputCache:
-        """Return an empty cache of the same tensors, for other samples."""
-        return FloatOutputCache(self._source, self._names, self._max_bytes)
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return {name: array} for the batch `feed`. Names are those of the cache.
 
-    def outputs(
-        self, dataset: str, index: int, feed: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Return {name: array} for `feed`, which is batch `index` of the samples named `dataset`.
-
-        Names are those of the cache. The model is run once, and results are kept while the memory
-        budget lasts; for the same `dataset`, `index` and shapes, `feed` must be the same each time.
+        The model is run once for equal batches, and results are kept while the memory budget lasts.
         """
-        # The shapes are part of the key: the last batch may be smaller.
-        key = (dataset, index, *(array.shape for array in feed.values()))
+        key = _hash_feed(feed)
         if key in self._cache:
             return self._cache[key]
         outputs = {name: array for name, array, _ in self._source.run(feed, self._names)}
@@ -105,3 +98,13 @@ class FloatOutputCache:
             self._free_bytes -= size
             self._cache[key] = outputs
         return outputs
+
+
+def _hash_feed(feed: Mapping[str, np.ndarray]) -> bytes:
+    """Return a digest of the names, types, shapes and elements of the arrays of `feed`."""
+    parts = []
+    for name, array in feed.items():
+        parts.append(f"{name} {array.dtype.str} {array.shape}".encode())
+        is_text = array.dtype.hasobject
+        parts.append(repr(array.tolist()).encode() if is_text else array.tobytes())
+    return hash_framed_parts(parts)

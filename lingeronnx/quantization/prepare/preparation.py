@@ -220,12 +220,7 @@ class PreparedModel:
 
     def with_hold_out(self, rule: HoldOut) -> PreparedModel:
         """Return a copy whose data hold out other samples; it shares the runner if there is one."""
-        changed = replace(
-            self,
-            data=self.data.with_hold_out(rule),
-            float_outputs=self.float_outputs.make_empty_copy(),
-        )
-        return self._share_runner(changed)
+        return self._share_runner(replace(self, data=self.data.with_hold_out(rule)))
 
     def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
         """Return a copy with the given nodes in float, in addition to those of `skip`.

@@ -435,11 +435,10 @@ def _iter_tensor_pairs(
         Number of samples in the batch.
     """
     input_names = {spec.name for spec in session.inputs}  # unused inputs may be absent
-    cache_key = "held" if prepared.data.held_out_batches() else "first"
     batch_size = prepared.comparison_batch_size
     batches = (batch for feed in feeds for batch in prepared.data.split_feeds(feed, batch_size))
-    for index, batch in enumerate(batches):
-        expected = prepared.float_outputs.outputs(cache_key, index, batch)
+    for batch in batches:
+        expected = prepared.float_outputs.outputs(batch)
         inputs = {name: array for name, array in batch.items() if name in input_names}
         actual = {}
         for name, array, qparams in session.run_checked(inputs, names):

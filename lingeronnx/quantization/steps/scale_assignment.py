@@ -84,7 +84,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
             scaled_stats,
             policy,
             batches,
-            lambda: _float_outputs(prepared, batches),
+            lambda: [prepared.float_outputs.outputs(feed) for feed in batches],
         )
         trim_memory()
         policy = policy.with_fixed_scales(relaxed_scales)
@@ -142,15 +142,6 @@ def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray
     )
     feeds = prepared.data.first(max_samples)
     return list(prepared.data.split_feeds(feeds, prepared.comparison_batch_size))
-
-
-def _float_outputs(
-    prepared: PreparedModel, batches: Sequence[Mapping[str, np.ndarray]]
-) -> list[Mapping[str, np.ndarray]]:
-    """Return the float outputs of each of `batches`, which are the first calibration samples."""
-    return [
-        prepared.float_outputs.outputs("first", index, feed) for index, feed in enumerate(batches)
-    ]
 
 
 def assign_with_float_fallback(

@@ -144,7 +144,7 @@ class Counting(FloatRunner):
 
 
 def test_outputs_are_computed_once_as_far_as_there_is_room():
-    """Pieces are told apart by what they are of, their number and their size."""
+    """Batches are told apart by their contents and shapes."""
     rng = np.random.default_rng(0)
     pieces = [{"x": rng.standard_normal((4, 2), np.float32)} for _ in range(3)]
     runner = Counting(graph(MODEL))
@@ -152,10 +152,13 @@ def test_outputs_are_computed_once_as_far_as_there_is_room():
     want = [{n: a for n, a, _ in FloatRunner(graph(MODEL)).run(feed)} for feed in pieces]
     for _ in range(2):
         for number, feed in enumerate(pieces):
-            np.testing.assert_array_equal(
-                reference.outputs("first", number, feed)["y"], want[number]["y"]
-            )
+            np.testing.assert_array_equal(reference.outputs(feed)["y"], want[number]["y"])
     assert runner.runs == 4  # the third piece had no room
-    short = {"x": pieces[0]["x"][:3]}
-    np.testing.assert_array_equal(reference.outputs("first", 0, short)["y"], want[0]["y"][:3])
-    np.testing.assert_array_equal(reference.outputs("held", 0, pieces[1])["y"], want[1]["y"])
+    equal = {"x": pieces[1]["x"].copy()}
+    np.testing.assert_array_equal(reference.outputs(equal)["y"], want[1]["y"])
+    assert runner.runs == 4
+    for other in (pieces[0]["x"][:3], pieces[0]["x"] + 1):
+        result = reference.outputs({"x": other})["y"]
+        (expected,) = (array for _, array, _ in FloatRunner(graph(MODEL)).run({"x": other}, ["y"]))
+        np.testing.assert_array_equal(result, expected)
+    assert runner.runs == 6
