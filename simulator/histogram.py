@@ -58,8 +58,9 @@ def _count_bins(
 
     A value v counts in bin floor(v * per_unit) + len(bins) / 2. Elements at odd positions of a
     block count in `odd_bins`, of the type and size of `bins`, so that two increments are
-    independent; the caller adds both. Each run of `channel_size` elements of x is multiplied by the
-    next of `factors` (float64, repeated) first. `lanes` and `indices` are scratch memory.
+    independent; the caller adds both. It may be `bins` itself. Each run of `channel_size` elements
+    of x is multiplied by the next of `factors` (float64, repeated) first. `lanes` and `indices` are
+    scratch memory.
     """
     half = np.int32(len(bins) // 2)
     for row in range(len(x) // channel_size):
@@ -107,11 +108,14 @@ def accumulate_histogram(
     """
     squares, flat = np.zeros(1), np.ascontiguousarray(x).reshape(-1)
     channel_size = math.prod(x.shape[2:]) if len(factors) > 1 else max(flat.size, 1)
-    odd_bins, lanes = np.zeros_like(bins), np.empty(_LANES)
+    # For few values, clearing and adding a second histogram takes longer than increments that wait.
+    odd_bins = bins if x.size <= len(bins) else np.zeros_like(bins)
+    lanes = np.empty(_LANES)
     indices = np.empty(_BLOCK_ELEMENTS, np.int32)
     arguments = (flat, channel_size, factors, float(per_unit), bins, odd_bins)
     NativeLoop(_count_bins, (*arguments, squares, lanes, indices))((), ())
-    bins += odd_bins
+    if odd_bins is not bins:
+        bins += odd_bins
     return float(squares[0])
 
 

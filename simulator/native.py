@@ -289,11 +289,13 @@ def make_record(
         return record
 
     for argument in loop.arguments:
-        substituted = _substitute_placeholders(argument, substitute)
-        value = NativeLoop.resolve_argument(substituted, ins, outs)
+        value = argument
         if isinstance(argument, InputRef | OutputRef):
             data_word = len(words) + _ARRAY_DATA_WORD
             addresses.append((data_word, isinstance(argument, InputRef), argument.index))
+            value = NativeLoop.resolve_argument(argument, ins, outs)
+        elif not isinstance(argument, np.ndarray):
+            value = _substitute_placeholders(argument, substitute)
         argument_types.append(_code_cache.argument_type(value))
         argument_word_types, argument_words = _flatten_to_words(value)
         word_types += argument_word_types
