@@ -268,15 +268,14 @@ def check_string_fields(message: Any) -> None:  # noqa: ANN401 - any message: pr
     protobuf returns invalid UTF-8 as bytes. Messages of type TensorProto are not searched.
     """
     for field, content in message.ListFields():
-        is_repeated = isinstance(content, Sequence) and not isinstance(content, str | bytes)
-        entries = content if is_repeated else [content]
         if field.type == field.TYPE_STRING:
-            if not all(isinstance(entry, str) for entry in entries):
+            texts = [content] if isinstance(content, str | bytes) else content
+            if not all(isinstance(text, str) for text in texts):
                 raise ModelError(
                     f"the field '{field.name}' is not valid UTF-8 text; the file is malformed"
                 )
         elif field.type == field.TYPE_MESSAGE and field.message_type.name != "TensorProto":
-            for entry in entries:
+            for entry in content if isinstance(content, Sequence) else [content]:
                 check_string_fields(entry)
 
 
