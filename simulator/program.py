@@ -183,15 +183,13 @@ def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tupl
     Raises SimulatorError if the kernel does not support the inputs, or has another number of
     outputs.
     """
-    input_specs = [specs[name] for name in step.inputs]
-    pairs = zip(step.inputs, input_specs, strict=True)
-    formatted_inputs = ", ".join(f"{name} {spec}" for name, spec in pairs)
     try:
-        output_specs = step.kernel.infer(*input_specs)
-    except SimulatorError as error:
-        raise SimulatorError(f"{label}: {error} (inputs: {formatted_inputs})") from error
+        output_specs = step.kernel.infer(*(specs[name] for name in step.inputs))
     except (TypeError, ValueError) as error:
-        message = f"{label}: does not support its inputs {formatted_inputs}: {error}"
+        inputs = ", ".join(f"{name} {specs[name]}" for name in step.inputs)
+        message = f"{label}: does not support its inputs {inputs}: {error}"
+        if isinstance(error, SimulatorError):
+            message = f"{label}: {error} (inputs: {inputs})"
         raise SimulatorError(message) from error
     require(
         len(output_specs) == len(step.outputs),

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator.kernel import Kernel, NumpyKernel, RunFunction, TensorSpec, require
+from simulator.kernel import Kernel, NumpyKernel, RunFunction, SimulatorError, TensorSpec, require
 from simulator.kernels.loops._common import require_signed_integer
 from simulator.kernels.loops._copy import make_indexed_copy, make_strided_copy, physical_shape
 from simulator.kernels.per_sample import PerSampleKernel
@@ -72,17 +72,16 @@ class IndexSelect(Kernel):
         Raises SimulatorError for indices out of range; -1 is allowed if there is a fill value.
         """
         (x,) = specs
-        require(
-            len(x.shape) == len(self.indices),
-            f"indices for {len(self.indices)} axes do not match {x}",
-        )
+        if len(x.shape) != len(self.indices):
+            raise SimulatorError(f"indices for {len(self.indices)} axes do not match {x}")
         min_index = 0 if self.fill_value is None else -1
         shape = list(x.shape)
         for axis, index in enumerate(self.indices):
             if index is None:
                 continue
             is_inside = not index.size or (min_index <= index.min() and index.max() < shape[axis])
-            require(is_inside, f"indices along axis {axis} of {x} are out of range")
+            if not is_inside:
+                raise SimulatorError(f"indices along axis {axis} of {x} are out of range")
             shape[axis] = len(index)
         return (TensorSpec(tuple(shape), x.dtype),)
 

@@ -52,7 +52,8 @@ class ClampableKernel(Kernel):
 
 def require_signed_integer(spec: TensorSpec, operator: str) -> None:
     """Raise `SimulatorError`, naming `operator`, unless a tensor of `spec` has signed integers."""
-    require(spec.dtype.kind == "i", f"{operator} requires signed integers, not {spec}")
+    if spec.dtype.kind != "i":
+        raise SimulatorError(f"{operator} requires signed integers, not {spec}")
 
 
 def max_magnitude(dtype: np.dtype) -> int:
