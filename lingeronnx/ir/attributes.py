@@ -8,7 +8,6 @@ knows the semantics of an operator.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -296,22 +295,20 @@ def _operator_contract(op_type: str, version: int) -> _OperatorContract:
         current = onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
         return _UNKNOWN_CONTRACT
-    versions = _schemas_by_operator().get(op_type, ())
-    schemas = [*sorted(versions, key=lambda schema: schema.since_version), current]
     types = dict(_STRING_ATTRIBUTES)
-    for schema in schemas:
+    for schema in [*_list_schemas(op_type), current]:
         types.update({name: spec.type.value for name, spec in schema.attributes.items()})  # type: ignore[attr-defined]
     return _OperatorContract(types, int(current.min_input), int(current.max_output))
 
 
-@cache
-def _schemas_by_operator() -> Mapping[str, list[onnx.defs.OpSchema]]:
-    """Map each standard operator to the schemas of all its versions, in arbitrary order."""
-    schemas = defaultdict(list)
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain == "":
-            schemas[schema.name].append(schema)
-    return schemas
+def _list_schemas(op_type: str) -> list[onnx.defs.OpSchema]:
+    """Return the schemas of all versions of the standard operator `op_type`, the oldest first."""
+    schemas: list[onnx.defs.OpSchema] = []
+    version = onnx.defs.onnx_opset_version()
+    while onnx.defs.has(op_type, version, ""):
+        schemas.append(onnx.defs.get_schema(op_type, version, ""))
+        version = schemas[-1].since_version - 1
+    return schemas[::-1]
 
 
 def iter_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
