@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 
+from ...common.hashing import hash_framed_parts
 from ...ir import ir
 from ...ir.plan import Affine, PerAxis, Plan
 from ...ir.plan.power_of_two import floor_power_of_two
@@ -233,16 +235,35 @@ def _weight_qparams(values: np.ndarray, axis: int | None, setting: TensorScalePo
         scale = setting.scale or setting.choose_scale(TensorStats.from_array(values))
         return Affine(scale, setting.bits)
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
-    scales = []
-    for channel in channels:
-        is_nonzero = bool(channel.any())
-        scales.append(
-            setting.choose_scale(TensorStats.from_array(channel)) if is_nonzero else math.inf
-        )
+    return Affine(_choose_channel_scales(channels, setting), setting.bits, PerAxis(axis))
+
+
+#: Scales of weights [channels, n] by their digest and policy: trials plan the same weights again.
+_CHANNEL_SCALES: OrderedDict[tuple[bytes, TensorScalePolicy], list[float]] = OrderedDict()
+_MAX_CACHED_WEIGHTS = 512
+
+
+def _choose_channel_scales(channels: np.ndarray, setting: TensorScalePolicy) -> list[float]:
+    """Choose the scale of each row of `channels` [channels, n], which are not all 0.
+
+    Rows of zeros and nearly zero ones get the smallest scale of the others. Results for the last
+    weights are kept.
+    """
+    layout = f"{channels.dtype.str} {channels.shape}".encode()
+    key = hash_framed_parts([layout, channels.tobytes()]), setting
+    if key in _CHANNEL_SCALES:
+        return _CHANNEL_SCALES[key]
+    scales = [
+        setting.choose_scale(TensorStats.from_array(channel)) if channel.any() else math.inf
+        for channel in channels
+    ]
     min_scale = min(scales)
     max_scale = min_scale * _MAX_CHANNEL_SCALE_RATIO
     limited = [min_scale if scale > max_scale else scale for scale in scales]
-    return Affine(limited, setting.bits, PerAxis(axis))
+    _CHANNEL_SCALES[key] = limited
+    if len(_CHANNEL_SCALES) > _MAX_CACHED_WEIGHTS:
+        _CHANNEL_SCALES.popitem(last=False)
+    return limited
 
 
 def _apply_coarser_inputs(
