@@ -293,6 +293,19 @@ def _take_slot(free: list[int], slot_sizes: list[int], size: int) -> int:
     return slot
 
 
+_PLAIN_TYPES = frozenset({bool, int, float, str, bytes, type(None)})
+
+
+_FIELD_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _get_field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass, which are looked up once."""
+    if kind not in _FIELD_NAMES:
+        _FIELD_NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return _FIELD_NAMES[kind]
+
+
 def content_key(value: Any) -> Hashable:
     """Return a key that is equal for two values only if they have the same class and contents.
 
@@ -300,18 +313,20 @@ def content_key(value: Any) -> Hashable:
     texts, dtypes and classes by their `repr`. Any other object equals only itself, as long as it
     lives.
     """
+    kind = type(value)
+    if kind in _PLAIN_TYPES:  # most members; the general case below takes longer
+        return kind, repr(value)
     if isinstance(value, np.ndarray):
         digest = hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).digest()
         return "array", value.dtype.str, value.shape, digest
     if isinstance(value, tuple | list):
-        return type(value), tuple(content_key(member) for member in value)
+        return kind, tuple([content_key(member) for member in value])
     if isinstance(value, Mapping):
         return type(value), tuple(
             (content_key(name), content_key(member)) for name, member in value.items()
         )
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return type(value), tuple((f.name, content_key(getattr(value, f.name))) for f in fields)
+        return kind, tuple([content_key(getattr(value, name)) for name in _get_field_names(kind)])
     if isinstance(value, bool | int | float | str | bytes | np.generic | np.dtype | type | None):
         return type(value), repr(value)
     return "object", id(value)
