@@ -2,9 +2,12 @@
 
 unchanged
     The platform supports the scale.
+wider
+    A zero point that an adjacent operator does not support becomes 0, with the same scale and 16
+    bits, where the platform has these: they hold the same real values.
 symmetric
-    A zero point that the platform or an adjacent operator does not support is removed: ``scale =
-    top / max(|low|, |high|)`` of the range.
+    Any other zero point that is not supported is removed: ``scale = top / max(|low|, |high|)`` of
+    the range.
 power of two
     The next lower power of two, which represents the full range, or the next higher one if that
     clips less than a fifteenth. With calibration data, the one with the smaller mean squared error.
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from ..config import QuantConfig
 
 __all__ = [
+    "WIDE_BITS",
     "ImportedQParams",
     "calibration_hint",
     "candidate_weight_qparams",
@@ -51,6 +55,9 @@ __all__ = [
     "iter_quantized_weights",
     "measure_weight_conversion",
 ]
+
+#: Width of activations that the imported file keeps in float, or whose zero point is not supported.
+WIDE_BITS = 16
 
 _MAX_CLIPPED_SHARE = 1 / 15  # fraction of a range that may be clipped for twice the resolution
 _GRID_TOLERANCE = 1e-2  # maximum distance of a value from the grid in integer steps
@@ -86,12 +93,18 @@ class ImportedQParams:
     def kept(self) -> bool:
         """Whether the conversion of the imported scale to the platform changed nothing.
 
-        For an activation: no resolution lost and the same zero point; for a weight: its integers
-        are unchanged (`sqnr` is None).
+        For an activation: no resolution lost, and the same zero point or more bits; for a weight:
+        its integers are unchanged (`sqnr` is None).
         """
         if self.bits_lost is None:
             return self.sqnr is None
-        return self.bits_lost == 0 and self.qparams.zero_point == self.zero_point
+        is_same_grid = self.qparams.zero_point == self.zero_point or self.is_widened
+        return self.bits_lost == 0 and is_same_grid
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether the platform has more bits instead of the imported zero point."""
+        return bool(self.zero_point) and self.qparams.bits > self.bits
 
     def __str__(self) -> str:
         """Return "'tensor': scale A changed to B: cost" for a changed scale.
@@ -137,6 +150,7 @@ def convert_imported_activation_qparams(
     config: QuantConfig,
     stats: Stats,
     factors: Mapping[str, np.ndarray],
+    can_widen: bool = False,
 ) -> tuple[dict[str, Affine], list[ImportedQParams]]:
     """Convert the imported scales of activations to the platform, one result per shared scale.
 
@@ -156,6 +170,8 @@ def convert_imported_activation_qparams(
     factors
         {tensor: number [1] that divides its values in the graph to be lowered}; 1 if missing. That
         of a group's first tensor counts.
+    can_widen
+        Whether 16 bits may replace zero points that operators do not support.
 
     Returns
     -------
@@ -177,11 +193,18 @@ def convert_imported_activation_qparams(
         observed = [grid for name, grid in grids.items() if name in group.observed_tensors]
         widest = max(observed or grids.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
+        if can_widen and _needs_symmetric_range(widest, group):
+            widest = Affine(widest.scale, WIDE_BITS)
         qparams = _convert_activation_qparams(widest, target, config, group, stats, factor)
         by_tensor.update(dict.fromkeys(group.tensors, qparams))
         for name, grid in grids.items():
             conversions.append(_record_activation(name, grid, qparams, factor))
     return by_tensor, conversions
+
+
+def _needs_symmetric_range(grid: Affine, group: SharedScaleGroup) -> bool:
+    """Whether `grid` of up to 8 bits has a zero point that an operator next to `group` lacks."""
+    return grid.bits <= 8 and bool(grid.signed_zero) and not group.allows_zero_point
 
 
 def _record_activation(name: str, grid: Affine, qparams: Affine, factor: float) -> ImportedQParams:
@@ -443,7 +466,11 @@ def measure_weight_conversion(
 
 
 def format_model_import(
-    imported: Sequence[ImportedQParams], missing: Sequence[str], synthetic: bool, full: bool
+    imported: Sequence[ImportedQParams],
+    missing: Sequence[str],
+    synthetic: bool,
+    full: bool,
+    has_wide_missing: bool = False,
 ) -> list[str]:
     """Return notes for the report on the conversion of a quantized model's scales.
 
@@ -457,6 +484,8 @@ def format_model_import(
         Whether the missing ones were calibrated on synthetic inputs.
     full
         Whether each change also gets a note of its own.
+    has_wide_missing
+        Whether the missing ones have `WIDE_BITS` bits.
     """
     activations = [conversion for conversion in imported if conversion.bits_lost is not None]
     weights = [conversion for conversion in imported if conversion.bits_lost is None]
@@ -465,7 +494,8 @@ def format_model_import(
     notes += _format_requantized(weights)
     if missing:
         names = format_names(missing, max_names=3)
-        notes.append(f"no imported scale for {names}: {calibration_hint(synthetic)}")
+        width = f"{WIDE_BITS} bits, " if has_wide_missing else ""
+        notes.append(f"no imported scale for {names}: {width}{calibration_hint(synthetic)}")
     if full:
         notes += [str(conversion) for conversion in imported if not conversion.kept]
     return notes
@@ -495,10 +525,13 @@ def _format_activation_changes(activations: Sequence[ImportedQParams]) -> list[s
     bits of resolution; it may be negative, and 0 does not count as a change.
     """
     notes = []
+    widened_count = sum(conversion.is_widened for conversion in activations)
+    if widened_count:
+        notes.append(f"{widened_count} zero points replaced by {WIDE_BITS} bits of the same scale")
     centered = [
         conversion
         for conversion in activations
-        if conversion.zero_point and not conversion.qparams.shifted
+        if conversion.zero_point and not conversion.qparams.shifted and not conversion.is_widened
     ]
     if centered:
         notes.append(f"{len(centered)} zero points removed; ranges made symmetric")

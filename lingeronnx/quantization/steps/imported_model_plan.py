@@ -18,6 +18,7 @@ from ..methods.range_fitting import fit_range_factors
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel
 from ..scales.imported_scales import (
+    WIDE_BITS,
     ImportedQParams,
     convert_imported_activation_qparams,
     format_model_import,
@@ -49,9 +50,10 @@ def plan_imported_model(
 ) -> PlannedModel:
     """Plan a model with imported scales, as unchanged as the platform allows.
 
-    Tensors without an imported scale are calibrated. Weights are not changed: there are no range
-    transforms except those that a Clip needs. Weights of a float model with another tool's plan are
-    rounded at its scales.
+    Tensors without an imported scale are calibrated, with 16 bits where the platform has these: a
+    quantized model keeps them in float. Weights are not changed: there are no range transforms
+    except those that a Clip needs. Weights of a float model with another tool's plan are rounded at
+    its scales.
 
     Parameters
     ----------
@@ -65,15 +67,18 @@ def plan_imported_model(
     target, conf = prepared.target, prepared.conf
     partition = prepared.parts.with_graph(prepared.graph.clone())
     shared = group_shared_scales(partition, target)
-    missing = [
-        group.tensors[-1]
-        for group in shared
-        if imported.activations.keys().isdisjoint(group.tensors)
+    missing_groups = [
+        group for group in shared if imported.activations.keys().isdisjoint(group.tensors)
     ]
+    missing = [group.tensors[-1] for group in missing_groups]
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
         stats = calibrate_model(prepared.draft, progress).stats
-    policy = build_scale_policy(prepared, partition, ())
+    can_widen = _can_widen(prepared, imported)
+    wide_names = list[str]()
+    for group in missing_groups if can_widen else ():
+        wide_names += group.tensors
+    policy = build_scale_policy(prepared, partition, wide_names)
     range_factors = fit_range_factors(partition, shared, {}, target, policy=policy, optimize=False)
     factors.apply_factors(partition, range_factors)
     scaled_stats = scale_stats(stats, range_factors)
@@ -105,7 +110,7 @@ def plan_imported_model(
     else:
         weights = measure_weight_conversion(partition, plan.tensors, converted.grids)
         conversions = [*converted.activations, *weights]
-        notes = format_model_import(conversions, missing, prepared.synthetic, full_notes)
+        notes = format_model_import(conversions, missing, prepared.synthetic, full_notes, can_widen)
     is_from_random_inputs = is_synthetic(prepared.original) or (
         prepared.synthetic and bool(missing)
     )
@@ -121,6 +126,18 @@ def plan_imported_model(
         imported_qparams=conversions,
         rejected_tensors=rejected,
     )
+
+
+def _can_widen(prepared: PreparedModel, imported: ImportedQuantization) -> bool:
+    """Whether activations may have 16 bits where the scales of a quantized model leave no other.
+
+    Not for another tool's plan, a model with quantized weights only, a width that the user set, or
+    a platform without 16 bits.
+    """
+    conf = prepared.conf
+    if imported.source_tool or not imported.activations or "bits" in conf.model_fields_set:
+        return False
+    return WIDE_BITS in prepared.target.bits
 
 
 @dataclass(frozen=True)
@@ -161,7 +178,13 @@ def _convert_scales(
     target, conf = prepared.target, prepared.conf
     real_stats = {} if prepared.synthetic else stats
     activations, conversions = convert_imported_activation_qparams(
-        imported, shared, target, conf, real_stats, range_factors
+        imported,
+        shared,
+        target,
+        conf,
+        real_stats,
+        range_factors,
+        _can_widen(prepared, imported),
     )
     weights, grids = import_weight_qparams(imported, partition, target, conf)
     float_weights = ImportedWeights()
