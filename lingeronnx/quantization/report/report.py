@@ -333,9 +333,7 @@ class Report:
             doubt = f" ({self.doubts[name]})" if name in self.doubts else ""
             facts.append((f"output {name}", f"{fidelity} {self.measured_on}{doubt}"))
         if self.accuracy is not None:
-            accuracy = self.accuracy
-            values = f"{accuracy['float']:.2f} -> {accuracy['integer']:.2f} {accuracy['unit']}"
-            facts.append((str(accuracy["metric"]), values))
+            facts.append(("accuracy", self.accuracy_text))
         for node in self.float_nodes[:_MAX_FACT_NODES]:
             facts.append(("in float", f"{node.op_type} {node.node}: {node.why}"))
         return facts + [("warning", warning) for warning in self.warnings]

@@ -27,6 +27,16 @@ def test_report_and_worst_layers():
     assert "output y" in shown
 
 
+def test_accuracy_without_labels_has_no_float_figure():
+    """The SQNR is that of the integer model against the float one."""
+    model = plain()
+    q = quantized(model, effort="fast", eval_data=samples(model, 8), metric="sqnr")
+    assert q.report.accuracy["float"] is None
+    expected = f"{q.report.accuracy['integer']:.2f} dB against the float model (sqnr, 8 samples)"
+    assert expected in repr(q.report)
+    assert expected in q.report._repr_html_()
+
+
 def test_names_are_escaped():
     from dataclasses import replace
 
