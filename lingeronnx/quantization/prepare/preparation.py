@@ -214,10 +214,6 @@ class PreparedModel:
         chip_nodes = self.with_host_nodes({}).parts.ops
         return {name: reason for name, reason in self.parts.floats.items() if name in chip_nodes}
 
-    def with_rewrites(self, rewrites: Sequence[AppliedRewrite]) -> PreparedModel:
-        """Return a copy with other descriptions of the rewrites; it shares the runner, too."""
-        return self._share_runner(replace(self, fitted=rewrites))
-
     def with_hold_out(self, rule: HoldOut) -> PreparedModel:
         """Return a copy whose data hold out other samples; it shares the runner if there is one."""
         return self._share_runner(replace(self, data=self.data.with_hold_out(rule)))
@@ -474,7 +470,7 @@ def _rewrite_checked(
             rewriter.exclude_breaking_pass(error)
         else:
             checked = [replace(rewrite, checked_samples=1) for rewrite in prepared.fitted]
-            return prepared.with_rewrites(checked)
+            return prepared._share_runner(replace(prepared, fitted=checked))
 
 
 def _offload_input_masks(prepared: PreparedModel) -> PreparedModel:
