@@ -64,7 +64,9 @@ def grouped(build, **settings):
 
 
 SETTINGS = [
-    {"mode": mode, "weight_bits": bits, "effort": "normal"} for mode in MODES for bits in WIDTHS
+    {"mode": mode, "weight_bits": bits, "effort": "normal", "activations": "symmetric"}
+    for mode in MODES
+    for bits in WIDTHS
 ]
 
 

@@ -107,7 +107,8 @@ def test_one_layer_of_8_bits_makes_a_difference():
 
 def test_effort_best_tries_no_method_twice():
     """With weights of 4 bits what refinement does anyway is not tried, and not told of."""
-    made = quantize(net(), {"x": smooth(16, 0)}, platform="generic", weight_bits=4, effort="best")
+    settings = {"weight_bits": 4, "mode": "q-value", "weight_scales": "tensor"}
+    made = quantize(net(), {"x": smooth(16, 0)}, platform="generic", effort="best", **settings)
     lines = [note for note in made.report.notes if note.startswith("effort best: ")]
     assert lines
     assert not [
