@@ -9,6 +9,7 @@ message around stays readable.
 import io
 import zipfile
 
+from tests.robustness.case import write_member
 from tests.robustness.values import INTS, pick
 
 __all__ = ["damage_bytes", "repacked", "splice_messages"]
@@ -52,7 +53,7 @@ def repacked(content, rng):
                 if not rng.integers(5):
                     continue
                 held = damage_bytes(held, rng)
-            new.writestr(name, held)
+            write_member(new, name, held)
     return out.getvalue()
 
 

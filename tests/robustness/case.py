@@ -8,9 +8,14 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Case"]
+__all__ = ["Case", "write_member"]
 
 _CALL, _DATE = "call.json", (2020, 1, 1, 0, 0, 0)
+
+
+def write_member(file, name, content):
+    """Add `content` to an open zip file as `name`, with a date that is always the same."""
+    file.writestr(zipfile.ZipInfo(name, _DATE), content, file.compression)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Case:
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
             for name, content in {_CALL: told, **self.files}.items():
-                file.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
+                write_member(file, name, content)
         return out.getvalue()
 
     @staticmethod

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from tests.robustness import byte_mutations
-from tests.robustness.case import Case
+from tests.robustness.case import Case, write_member
 from tests.robustness.cut_nets import cut_net
 from tests.robustness.graph_mutations import mutate_model
 from tests.robustness.values import FLOATS, INTS, PIECES, TEXTS, pick
@@ -243,12 +243,14 @@ def _npz(rng, net):
                 if rng.integers(6)
                 else pick(rng, (*TEXTS, "labels.npy", "../x.npy", "x", f"{key}"))
             )
-            file.writestr(
+            write_member(
+                file,
                 name.replace("\0", "0") or "e",
                 _array(rng, value) if rng.integers(2) else _npy(value),
             )
         if not rng.integers(4):
-            file.writestr(pick(rng, ("labels.npy", "y.npy", "x/y.npy")), _array(rng, np.arange(4)))
+            name = pick(rng, ("labels.npy", "y.npy", "x/y.npy"))
+            write_member(file, name, _array(rng, np.arange(4)))
     return out.getvalue()
 
 
@@ -732,7 +734,7 @@ def names(rng, count):
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
         for key in arrays:
-            file.writestr(f"{new.get(key, key)}.npy".replace("\0", "0"), _npy(arrays[key]))
+            write_member(file, f"{new.get(key, key)}.npy".replace("\0", "0"), _npy(arrays[key]))
     found = _on_model(rng, kind, net, model.SerializeToString())
     return Case(found.call, {**found.files, "d.npz": out.getvalue(), "good.onnx": good})
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.robustness.case import Case
+from tests.robustness.case import Case, write_member
 from tests.robustness.case_generators import read_valid_file
 
 __all__ = ["LISTED"]
@@ -159,7 +159,7 @@ def _npz(**arrays):
         for name, array in arrays.items():
             held = io.BytesIO()
             np.save(held, array)
-            file.writestr(f"{name}.npy", held.getvalue())
+            write_member(file, f"{name}.npy", held.getvalue())
     return out.getvalue()
 
 
