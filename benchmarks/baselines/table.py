@@ -31,7 +31,7 @@ HEAD = ("model", "platform", "settings", "measure", "value", "tolerance", "trade
 #: A value as it was measured; a text says why there is none.
 Found = bool | float | str
 
-_USED_REASON = re.compile(r"was \S+: ")
+_USED_REASON = re.compile(r"was \d")
 _FALSE = "called so, but the second judge says that it does not pack or comes out wrong"
 _WORDS = {"yes": True, "no": False}
 

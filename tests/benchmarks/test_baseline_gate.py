@@ -196,6 +196,15 @@ def test_a_traded_row_passes_and_is_written(tmp_path, capsys):
     assert page.endswith("\nThe end.\n")
 
 
+@pytest.mark.parametrize("reason", ("was 31.00: the chip was wrong", "was 31.00 before"))
+def test_a_reason_allows_one_fall(tmp_path, capsys, reason):
+    """A reason that already has the old value, in any wording, does not excuse the next fall."""
+    rows = [Row(A, "SQNR, dB", 30.0, 0.3, reason), *ROWS[2:]]
+    code, _ = run_gate(tmp_path, rows, {**SAME, A: {"SQNR, dB": 25.0}})
+    assert code == 1
+    assert "WORSE: net venus, SQNR, dB: 30.00 -> 25.00" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("complete, code", ((False, 0), (True, 1)))
 def test_a_row_that_could_not_run(tmp_path, capsys, complete, code):
     """It is listed; in continuous integration it is a failure."""
