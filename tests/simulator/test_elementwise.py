@@ -20,6 +20,7 @@ from simulator.kernels import (
     Requant,
 )
 from simulator.kernels.lookup_table import Table
+from simulator.kernels.loops._copy import make_broadcast_arguments
 from simulator.kernels.shape import Constant
 from simulator.program import SimulatorError, Step, TensorSpec, compile_program
 from tests.case_selection import choose_fast_subset
@@ -32,6 +33,9 @@ SHAPES = [
     ((2, 3, 4, 5), (2, 3, 1, 1)),
     ((2, 3, 1, 4), (2, 1, 5, 1)),
     ((7,), (1,)),
+    ((2, 3, 2, 4, 5), (1, 3, 1, 4, 5)),
+    ((2, 1, 3, 1, 2, 5), (3, 1, 2, 1)),
+    ((2, 2, 3, 2, 3, 2), (1, 3, 1, 3, 1)),
 ]
 BYTES = np.arange(-128, 128, dtype=np.int8)
 ALL_PAIRS = np.repeat(BYTES, 256).reshape(1, -1), np.tile(BYTES, 256).reshape(1, -1)
@@ -40,6 +44,24 @@ ALL_PAIRS = np.repeat(BYTES, 256).reshape(1, -1), np.tile(BYTES, 256).reshape(1,
 def pair(seed, shapes, dtypes=(np.int8, np.int8)):
     rng = np.random.default_rng(seed)
     return [integers(rng, shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "merged"),
+    [
+        (((2, 3, 2, 4, 5), (1, 3, 1, 4, 5)), [(-1, 3, 2, 20), (-1, 3, 1, 20), (-1, 3, 2, 20)]),
+        (((2, 3, 1, 4, 5), (4, 5)), [(-1, 1, 3, 20), (-1, 1, 1, 20), (-1, 1, 3, 20)]),
+        (((2, 2, 3, 2, 3, 2), (1, 3, 1, 3, 1)), None),
+    ],
+)
+def test_axes_that_broadcast_alike_are_merged(shapes, merged):
+    """So that more than four of them are added by compiled loops, too."""
+    specs = [TensorSpec(shape, np.dtype(np.int8)) for shape in shapes]
+    arguments = make_broadcast_arguments(specs, specs[0], False)
+    if merged is None:
+        assert arguments is None
+    else:
+        assert [arguments[index].shape for index in (0, 1, 4)] == merged
 
 
 @few

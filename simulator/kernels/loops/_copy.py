@@ -225,17 +225,43 @@ def _expand(x: Array, shape: tuple[int, ...], out: Array) -> None:
                     target[m] = row[m if x.shape[3] == d else 0]
 
 
+def _merge_axes(shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Merge neighbouring axes behind the batch along which the same of `shapes` broadcast.
+
+    The last one is the shape that the others broadcast to. Axes of size 1 there are dropped.
+    """
+    rank = len(shapes[-1])
+    aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    groups: list[list[int]] = []
+    last_pattern = None
+    for axis in range(1, rank):
+        pattern = [shape[axis] == 1 for shape in aligned]
+        if pattern[-1]:
+            continue
+        if pattern == last_pattern:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+        last_pattern = pattern
+    return [
+        (shape[0], *(math.prod(map(shape.__getitem__, group)) for group in groups))
+        for shape in aligned
+    ]
+
+
 def make_broadcast_arguments(
     specs: Sequence[TensorSpec], out: TensorSpec, channel_last: bool
 ) -> tuple[Any, ...] | None:
     """Return (x, y, scratch_x, scratch_y, out) for a loop over two operands that broadcast.
 
-    They are placeholders for arrays of four axes. None if the output has more than four axes.
+    They are placeholders for arrays of four axes. None if the output has more than four axes, also
+    after those are merged along which the same operands broadcast.
     """
-    rank = len(out.shape)
-    x_shape, y_shape, out_shape = (
-        to_rank4_shape(physical_shape(spec, channel_last), rank) for spec in (*specs, out)
-    )
+    shapes = [physical_shape(spec, channel_last) for spec in (*specs, out)]
+    if len(out.shape) > 4:
+        shapes = _merge_axes(shapes)
+    rank = len(shapes[-1])
+    x_shape, y_shape, out_shape = (to_rank4_shape(shape, rank) for shape in shapes)
     if x_shape is None or y_shape is None or out_shape is None:
         return None
     size = math.prod(out.shape[1:])
