@@ -38,6 +38,7 @@ __all__ = [
     "iter_all_nodes",
     "iter_subgraphs",
     "iter_values",
+    "is_batch_traced",
     "mark_folded_batch",
     "match_constant_operand",
     "output_name",
@@ -335,6 +336,11 @@ def has_folded_batch(value: Value) -> bool:
     False by default.
     """
     return bool(value.meta.get("lingeronnx.folded_batch", False))
+
+
+def is_batch_traced(value: Value) -> bool:
+    """Whether it was recorded what axis 0 of `value` is (`mark_folded_batch`)."""
+    return "lingeronnx.folded_batch" in value.meta
 
 
 def producer(value: Value | None) -> Node | None:

@@ -59,6 +59,7 @@ from .axes.split_to_slices import convert_split_to_slices
 from .axes.transpose_into_linear import fold_transpose_into_linear
 from .axes.unbind import slice_before_transpose
 from .axes.unfold_linear_batch import unfold_linear_batch
+from .axes.unfold_windows import unfold_windows
 from .entry.convert_model import FLOAT32, READABLE_OPSET, convert_opset, convert_to_float32
 from .entry.dynamic_batch import make_batch_dynamic
 from .entry.lift_constants import inline_functions, lift_constants, remove_dead_nodes
@@ -386,6 +387,13 @@ NORMALIZATION_PASSES = (
     Pass(
         "rows",
         unfold_linear_batch,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+        operators=["Reshape"],
+    ),
+    Pass(
+        "windows",
+        unfold_windows,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
         operators=["Reshape"],
