@@ -57,6 +57,9 @@ REASONS = {
     "lingeronnx/quantization/normalize/activations/unary_functions.py:_KNOWN_FUNCTIONS": (
         "how a recognized curve is written"
     ),
+    "lingeronnx/quantization/normalize/axes/unfold_windows.py:_A*": (
+        "where each operator has its axes"
+    ),
     "lingeronnx/quantization/normalize/axes/batch_first.py:_BatchFirstRewriter._infer_view": (
         "a rule for each operator"
     ),
