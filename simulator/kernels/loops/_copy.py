@@ -243,10 +243,13 @@ def _merge_axes(shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         else:
             groups.append([axis])
         last_pattern = pattern
-    return [
-        (shape[0], *(math.prod(map(shape.__getitem__, group)) for group in groups))
-        for shape in aligned
-    ]
+    merged: list[tuple[int, ...]] = [(shape[0],) for shape in aligned]
+    for group in groups:
+        merged = [
+            (*sizes, math.prod(map(shape.__getitem__, group)))
+            for sizes, shape in zip(merged, aligned, strict=True)
+        ]
+    return merged
 
 
 def make_broadcast_arguments(
