@@ -116,7 +116,8 @@ def test_frames_in_the_place_of_the_batch():
     )
     plain, wide = (nets.quantized(model, platform=row, effort="fast") for row in (VENUS, GENERIC))
     assert plain.report.chip_ready or plain.report.program.runs_correctly
-    assert [node.op_type for node in wide.graph.graph].count("Reshape") == 4
+    # With a batch that is free the frames have an axis of their own, and one Reshape less.
+    assert [node.op_type for node in wide.graph.graph].count("Reshape") == 3
     feed = nets.samples(model, 1)["x"]
     want = np.maximum(feed.reshape(1, 6, 4) @ held, 0) @ held
     for result in (plain, wide):

@@ -65,19 +65,18 @@ def unfold_windows(model: ir.Model) -> PassResult:
 def _count_windows(model: ir.Model) -> dict[str, int]:
     """Return {tensor: rows of axis 0 per sample} of the tensors with windows in their batch.
 
-    Tensors that were traced have a mark; other passes have added some without.
+    Tensors that were traced have a mark; passes add others without, behind those that have one.
     """
     counts: dict[str, int] = {}
     for node in model.graph:
-        count = max(map(counts.__getitem__, _list_folded(node.inputs, counts)), default=1)
+        folded_inputs = _list_folded(node.inputs, counts)
+        count = max(map(counts.__getitem__, folded_inputs), default=1)
         for value in node.outputs:
-            is_folded = count > 1
             if node.op_type == "Reshape" and not node.domain:
                 elements = count * math.prod(ir.get_sample_dims(node.inputs[0]))
-                sizes = math.prod(ir.get_sample_dims(value))
-                count = elements // sizes if sizes and elements % sizes == 0 else 1
-                is_folded = count > 1
-            if ir.has_folded_batch(value) or (is_folded and not ir.is_batch_traced(value)):
+                count = elements // math.prod(ir.get_sample_dims(value))
+            is_unmarked = bool(folded_inputs) and not ir.is_batch_traced(value)
+            if ir.has_folded_batch(value) or (is_unmarked and count > 1):
                 counts[str(value.name)] = count
     return counts
 
