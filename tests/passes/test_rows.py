@@ -67,6 +67,16 @@ def test_two_readers_of_the_rows():
     np.testing.assert_allclose(outputs(one, feeds(one))["y"], before, rtol=0, atol=1e-6)
 
 
+def test_a_zero_that_would_be_a_size():
+    """As torch's dynamo exporter writes it: the batch is copied nevertheless."""
+    text = "g (float[N,5,4] x) => (float[N,3,5] y) {"
+    text += " a = Reshape(x, flat) b = Gemm(a, w) y = Reshape<allowzero = 1>(b, apart) }"
+    model = graph(text, opset=14, **W, **TARGET, apart=np.array([-1, 3, 5]))
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    fuse_linear(model)
+    check_pass_fires(model, unfold_linear_batch, 1, ["Linear", "Reshape"], atol=1e-6, trace=False)
+
+
 @pytest.mark.parametrize("behind", ([-1, 1, 15], [-1, 5, 3, 1], [-1, 3, 5]))
 def test_other_sizes_behind(behind):
     """A Reshape of one sample stays, as in front of heads."""

@@ -17,6 +17,8 @@ from ....ir import float_ops, ir
 from ....ir.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
+__all__ = ["set_sample_target", "unfold_linear_batch"]
+
 
 def unfold_linear_batch(model: ir.Model) -> PassResult:
     """Remove the Reshapes of `model` that fold the time axis into the batch around linear layers.
@@ -59,7 +61,7 @@ def _unfold_chains(model: ir.Model, fold: ir.Node, chains: list[list[ir.Node]]) 
     steps = _reshape_to_steps(model, fold)
     for chain in chains:
         if chain not in direct:
-            _fix_reshape_target(model, chain[-1])
+            set_sample_target(model, chain[-1])
             _apply_unfolded(model, steps, chain)
 
 
@@ -166,14 +168,14 @@ def _reshape_to_steps(model: ir.Model, fold: ir.Node) -> ir.Value:
     return steps
 
 
-def _fix_reshape_target(model: ir.Model, reshape: ir.Node) -> None:
+def set_sample_target(model: ir.Model, reshape: ir.Node) -> None:
     """Set the target of `reshape` to [0, *sizes of its output after axis 0], in place.
 
     So it no longer depends on its input shape, except for the batch.
     """
-    sizes = [int(dim or 0) for dim in ir.require_shape(reshape.outputs[0])[1:]]
-    target = SubgraphBuilder(model, reshape).constant(np.array([0, *sizes], np.int64), "shape")
-    reshape.replace_input_with(1, target)
+    target = np.array([0, *ir.get_sample_dims(reshape.outputs[0])], np.int64)
+    ir.set_constant_input(model, reshape, 1, target, "sample")
+    reshape.attributes.pop("allowzero", None)  # a 0 in the target copies the size of the input
 
 
 def _apply_unfolded(model: ir.Model, source: ir.Value, chain: list[ir.Node]) -> None:

@@ -19,10 +19,11 @@ from ....ir import float_ops, ir
 from ....ir.builder import SubgraphBuilder
 from ....ir.disjoint import DisjointSets
 from .._pass import PassResult, SkipReason
+from .unfold_linear_batch import set_sample_target
 
 __all__ = ["unfold_windows"]
 
-#: Operators with an attribute "axis", and its default; None where there is none but 0.
+#: Operators with an attribute "axis", and its default; None if that is 0 or the attribute is required.
 _AXIS_DEFAULTS = {
     "Softmax": -1,
     "LogSoftmax": -1,
@@ -103,7 +104,7 @@ def _find_regions(model: ir.Model, counts: Mapping[str, int]) -> list[list[ir.No
 
 
 def _explain_obstacle(nodes: Sequence[ir.Node], counts: Mapping[str, int]) -> str | None:
-    """Return why a region of `nodes` keeps its folded batch, or None if it need not."""
+    """Return the reason why the region of `nodes` keeps its folded batch, None without one."""
     for node in nodes:
         for value in node.outputs:
             if value.is_graph_output() and str(value.name) in counts:
@@ -204,23 +205,18 @@ def _count_axes_from_end(model: ir.Model, node: ir.Node) -> None:
     elif "axes" in node.attributes:
         ir.set_attr(node, "axes", axes)
     else:
-        constant = SubgraphBuilder(model, node).constant(np.array(axes, np.int64), "axes")
-        node.replace_input_with(_AXES_INPUTS[node.op_type], constant)
+        index = _AXES_INPUTS[node.op_type]
+        ir.set_constant_input(model, node, index, np.array(axes, np.int64), "from_end")
 
 
 def _keep_batch(model: ir.Model, node: ir.Node) -> None:
-    """Set the target of the Reshape `node` to the shape of its output, with the batch of its input.
-
-    It is removed if that is the shape of its input.
-    """
-    sizes = ir.get_sample_dims(node.outputs[0])
+    """Let the Reshape `node` keep the batch, or remove it if it keeps all sizes."""
     source = ir.require_input(node)
-    if ir.get_sample_dims(source) == sizes and ir.can_bypass_node(node, source):
+    keeps_sizes = ir.get_sample_dims(source) == ir.get_sample_dims(node.outputs[0])
+    if keeps_sizes and ir.can_bypass_node(node, source):
         ir.bypass_node(model, node, source)
-        return
-    target = SubgraphBuilder(model, node).constant(np.array([0, *sizes], np.int64), "shape")
-    node.replace_input_with(1, target)
-    node.attributes.pop("allowzero", None)
+    else:
+        set_sample_target(model, node)
 
 
 def _merge_product_axes(model: ir.Model, node: ir.Node) -> None:
