@@ -285,7 +285,7 @@ def quantize_with_onnxruntime(model: Path, data: Path, variant: str, output: str
     method, granularity = variant.split(",")
     with tempfile.TemporaryDirectory() as folder:
         prepared = f"{folder}/prepared.onnx"
-        # A model that needs no expansion is read where it lies: its weights may be in a file beside it.
+        # A model that needs no expansion is read where it lies: its weights may lie beside it.
         source = expand_for_onnxruntime(model.resolve(), lowest_opset=True)
         expanded = source if isinstance(source, str) else f"{folder}/expanded.onnx"
         if isinstance(source, bytes):

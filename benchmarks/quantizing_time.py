@@ -1,14 +1,14 @@
 """Measure CPU time and memory of `lingeronnx quantize` against onnxruntime's `quantize_static`.
 
-    python -m benchmarks.quantizing_time MODELS LOADERS [--only CASE ...] [--lite0] [--large NAME ...]
-        [--platform venus] [--rounds 5] [--samples 256] [--before DIR]
+    python -m benchmarks.quantizing_time MODELS LOADERS [--only CASE ...] [--lite0]
+        [--large NAME ...] [--platform venus] [--rounds 5] [--samples 256] [--before DIR]
         [--write benchmarks/results/quantizing-time.md]
 
 MODELS is a folder with the models of `model_cases`, LOADERS the file with their data; ``--lite0``
 adds a network of the size of EfficientNet-Lite0 (4.6 M parameters, 224x224) with random weights, on
-random images; ``--large`` adds networks of `speed.large_nets` on 8 random samples. Both engines read the same samples from files, in processes of their own, imports
-included, in turns: `quantize` for the platform at each effort, and `quantize_static` with QDQ and MinMax.
-The table has medians of the rounds: CPU seconds (user and system) and peak resident memory of
+random images; ``--large`` adds networks of `speed.large_nets` on 8 random samples. Both engines
+read the same samples from files, in processes of their own, imports included, in turns: `quantize`
+for the platform at each effort, and `quantize_static` with QDQ and MinMax. The table has medians of the rounds: CPU seconds (user and system) and peak resident memory of
 `quantize_static`, and the ratios of `quantize` to both, paired by round. Compiled kernels are
 cached before the first round. ``--before DIR`` also measures the version of lingeronnx in that
 folder, in the same turns.
@@ -270,7 +270,8 @@ def main() -> None:
     lines = [
         "# Time and memory of quantize",
         "",
-        f"`lingeronnx quantize` for {arguments.platform} as a whole process, imports included, against a script with",
+        f"`lingeronnx quantize` for {arguments.platform} as a whole process, imports included,",
+        "against a script with",
         "onnxruntime's `quantize_static` (QDQ, MinMax) on the same samples. Ratios are medians of",
         f"{arguments.rounds} paired runs; CPU is user and system time. Compiled kernels are cached.",
         "",

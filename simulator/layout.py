@@ -294,8 +294,6 @@ def _take_slot(free: list[int], slot_sizes: list[int], size: int) -> int:
 
 
 _PLAIN_TYPES = frozenset({bool, int, float, str, bytes, type(None)})
-
-
 _FIELD_NAMES: dict[type, tuple[str, ...]] = {}
 
 

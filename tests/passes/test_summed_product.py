@@ -75,7 +75,7 @@ def test_no_more_nodes_than_needed(left, right, axes, expected):
 
 def test_vectors_at_every_position():
     """Six products of two vectors: not for chips, which compute one after the other."""
-    model = traced(product_sum((2, 6, 4), (2, 6, 4), [2]))
+    model = trace_model(product_sum((2, 6, 4), (2, 6, 4), [2]))
     assert reasons(convert_summed_products, model) == []
     expected = ["Reshape", "Reshape", "MatMul", "Reshape"]
     check_pass_fires(model, convert_dot_products, 1, expected, atol=1e-5)
@@ -126,12 +126,12 @@ def test_constant_factor_is_a_layer(left, constant, axes, expected):
     ],
 )
 def test_skipped(left, right, axes, reason):
-    assert reasons(convert_summed_products, traced(product_sum(left, right, axes, keepdims=1))) == [
-        f"ReduceSum ReduceSum_y: {reason}"
-    ]
+    assert reasons(
+        convert_summed_products, trace_model(product_sum(left, right, axes, keepdims=1))
+    ) == [f"ReduceSum ReduceSum_y: {reason}"]
 
 
-def traced(model, batch=2):
+def trace_model(model, batch=2):
     """Return `model` with the shapes of all tensors, and node names."""
     feed = {
         str(value.name): rand(batch, *ir.get_sample_dims(value), seed=index)
@@ -145,7 +145,7 @@ def traced(model, batch=2):
 def test_a_constant_that_differs_between_positions():
     model = product_sum((2, 3, 6), None, [2], constant=rand(3, 6))
     reason = "ReduceSum ReduceSum_y: a constant factor differs along an axis that is not added"
-    assert reasons(convert_summed_products, traced(model)) == [reason]
+    assert reasons(convert_summed_products, trace_model(model)) == [reason]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_constant_that_differs_between_positions():
 def test_not_made_for(text):
     """A product that is used elsewhere, and other operators, are none of its concern."""
     head = "g (float[N,7,6] a, float[N,7,1] b) => (float[N,6] y, float[N,7,6] z) {"
-    model = traced(graph(f"{head} {text} }}", axes=np.array([1])))
+    model = trace_model(graph(f"{head} {text} }}", axes=np.array([1])))
     assert reasons(convert_summed_products, model) == []
 
 
@@ -230,7 +230,7 @@ def test_norms_are_still_recognized(text):
         axes=np.array([1]),
         eps=np.float32(1e-5),
     )
-    count = normalize(traced(model))
+    count = normalize(trace_model(model))
     assert count["layer-norm"] == 1
     assert count["summed-product"] == count["dot-product"] == 0
     assert "LayerNormalization" in ops(model)

@@ -1,5 +1,5 @@
-"""Tensors that a quantized model keeps in float, and zero points that no operator takes: 16 bits where
-the platform has them.
+"""16 bits, where the platform has them, for tensors that a quantized model keeps in float and for zero
+points that no operator takes.
 """
 
 import numpy as np

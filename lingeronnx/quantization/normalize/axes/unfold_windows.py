@@ -23,7 +23,7 @@ from .unfold_linear_batch import set_sample_target
 
 __all__ = ["unfold_windows"]
 
-#: Operators with an attribute "axis", and its default; None if that is 0 or the attribute is required.
+#: Operators with an attribute "axis", and its default; None if that is 0, or it is required.
 _AXIS_DEFAULTS = {
     "Softmax": -1,
     "LogSoftmax": -1,

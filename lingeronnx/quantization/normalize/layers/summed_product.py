@@ -44,15 +44,7 @@ def convert_summed_products(model: ir.Model) -> PassResult:
     axes that one factor does not have, and those whose factors would have to be transposed, are
     skipped with a reason.
     """
-    changes, skipped = 0, list[SkipReason]()
-    for node, mul in _find_summed_products(model):
-        product = _match_product(node, mul)
-        if isinstance(product, str):
-            skipped.append(SkipReason(node, product))
-        elif not product.has_many_heads:
-            _emit_matmul(model, node, mul, product)
-            changes += 1
-    return PassResult(changes, skipped)
+    return _convert_products(model, has_many_heads=False)
 
 
 def convert_dot_products(model: ir.Model) -> PassResult:
@@ -61,13 +53,20 @@ def convert_dot_products(model: ir.Model) -> PassResult:
     Such as the product of two vectors at every position. A chip computes one after the other, which
     takes it much longer than an elementwise product.
     """
-    changes = 0
+    return PassResult(_convert_products(model, has_many_heads=True).changes)
+
+
+def _convert_products(model: ir.Model, *, has_many_heads: bool) -> PassResult:
+    """Replace sums and means of a product, of either kind, and say why others stay."""
+    changes, skipped = 0, list[SkipReason]()
     for node, mul in _find_summed_products(model):
         product = _match_product(node, mul)
-        if not isinstance(product, str) and product.has_many_heads:
+        if isinstance(product, str):
+            skipped.append(SkipReason(node, product))
+        elif product.has_many_heads == has_many_heads:
             _emit_matmul(model, node, mul, product)
             changes += 1
-    return PassResult(changes)
+    return PassResult(changes, skipped)
 
 
 def _find_summed_products(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
