@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..common.hashing import hash_framed_parts
 from . import ir
 
-__all__ = ["compute_output_digest", "compute_value_digests"]
+__all__ = ["compute_output_digest", "compute_value_digests", "have_same_structure"]
 
 
 def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> dict[str, bytes]:
@@ -85,6 +87,30 @@ def compute_output_digest(model: ir.Model) -> str:
             return ""
         output_digests.append(digest)
     return hash_framed_parts(output_digests).hex()
+
+
+def have_same_structure(first: ir.Model, second: ir.Model) -> bool:
+    """Whether two graphs are the same, names included, except for the elements of constants.
+
+    int64 constants, which hold shapes and indices, must have equal elements too.
+    """
+    return _describe_structure(first) == _describe_structure(second)
+
+
+def _describe_structure(model: ir.Model) -> tuple[list[bytes], list[tuple[object, ...]]]:
+    """Return the serialized nodes of `model`, and (name, type, shape, elements) of its tensors.
+
+    These are graph inputs and constants; only those of type int64 have elements.
+    """
+    nodes = [ir.serialize_node(node).SerializeToString(deterministic=True) for node in model.graph]
+    tensors: list[tuple[object, ...]] = [
+        (value.name, value.type, ir.get_shape(value), None) for value in model.graph.inputs
+    ]
+    for name, value in sorted(model.graph.initializers.items()):
+        array = ir.require_const_value(value)
+        elements = array.tobytes() if array.dtype == np.int64 else None
+        tensors.append((name, array.dtype, array.shape, elements))
+    return nodes, tensors
 
 
 def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.arithmetic import convert_to_db
+from ...ir.digests import have_same_structure
 from ..prepare.float_outputs import has_too_few_softmax_rows, is_softmax_output
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
@@ -159,9 +160,14 @@ def find_lowest_decisive_sqnr_db(candidate: Candidate) -> float:
 def keeps_chip(old: Candidate, new: Candidate) -> bool:
     """Whether `new` is chip-ready if `old` was.
 
-    True for a model that float operators split anyway.
+    True for a model that float operators split anyway, and if only weights or biases differ, which
+    no limit of a chip depends on.
     """
-    return old.prepared.parts.has_inner_floats or new.report.chip_ready or not old.report.chip_ready
+    if old.prepared.parts.has_inner_floats:
+        return True
+    if have_same_structure(old.lowered.graph, new.lowered.graph):
+        return True
+    return new.report.chip_ready or not old.report.chip_ready
 
 
 def output_sqnr_levels(

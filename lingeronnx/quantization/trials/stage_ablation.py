@@ -67,11 +67,14 @@ class StageAblation:
         """Propose the model without refinement, with Relu means, then without range transforms.
 
         The last is judged twice: without refinement, beside the present plan, and if that is
-        better, with the better refinement, beside the best.
+        better, with the better refinement, beside the best. A chip-ready model stays chip-ready:
+        the first choice is undone if it is not, and the last is rejected.
         """
         planned = best.planned
         unrefined = build_candidate(planned, planned.graph, log.progress)
-        best = yield from self._choose_refinement(best, unrefined, log)
+        chosen = yield from self._choose_refinement(best, unrefined, log)
+        if keeps_chip(best, chosen):
+            best = chosen
         untransformed = None
         if planned.basis.policy is not None:
             untransformed = _plan_without_transforms(planned, log)
@@ -82,7 +85,8 @@ class StageAblation:
             return best
         refined = build_refined_candidate(untransformed, log.progress, RefinementOptions())
         alternative = yield from self._choose_refinement(refined, plain, log)
-        verdict = yield self._propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
+        proposal = self._propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
+        verdict = yield proposal._replace(condition=lambda plain, _: keeps_chip(best, plain))
         return verdict.best
 
     def _choose_refinement(
@@ -107,13 +111,12 @@ class StageAblation:
     def _propose(
         self, build: Callable[[], Candidate], against: Candidate, label: str
     ) -> Proposal[Candidate]:
-        """Return a proposal judged by the outputs; it must keep a chip-ready model chip-ready."""
+        """Return a proposal judged by the outputs."""
         return Proposal(
             build=build,
             compare=compare_outputs,
             criterion=self.criterion,
             label=label,
-            condition=lambda alternative, _: keeps_chip(against, alternative),
             against=against,
             describe=partial(_describe, label),
         )

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from lingeronnx.ir import ir
-from lingeronnx.ir.digests import compute_value_digests
+from lingeronnx.ir.digests import compute_value_digests, have_same_structure
 from lingeronnx.quantization import plan_model, prepare_model, refine_weights
 from lingeronnx.quantization.methods.refine import find_refinable_layers
 from lingeronnx.quantization.prepare.float_outputs import FloatOutputCache
@@ -69,6 +69,29 @@ def test_what_has_a_subgraph_is_left_out():
         { a = Relu(x) b = If (c) <then_branch = t () => (float[2] p) { p = Abs(x) },
           else_branch = e () => (float[2] q) { q = Neg(x) }> y = Add(a, b) }"""
     assert compute_value_digests(graph(text)).keys() == {"x", "c", "a"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    (
+        ("{3, 4}", "{3, 5}", True),
+        ("float[2] d = {3, 4}", "float[1] d = {3}", False),
+        ("float[2] d = {3, 4}", "int32[2] d = {3, 4}", False),
+        ("Relu(x)", "Elu<alpha = 2.0>(x)", False),
+        ("Add(a, c)", "Add(c, a)", False),
+        ("N,2] x", "N,3] x", False),
+        ("Mul(b, d) }", "Mul(b, d) z = Relu(y) }", False),
+    ),
+)
+def test_structure_is_all_but_the_elements_of_constants(old, new, same):
+    """Law: two graphs have one structure where only elements of constants differ."""
+    assert have_same_structure(graph(MODEL), graph(MODEL.replace(old, new))) is same
+
+
+def test_shapes_and_indices_belong_to_the_structure():
+    text = """< ir_version: 10, opset_import: ["" : 17] > g (float[N,4] x) => (float[N,2,2] y)
+        <int64[3] s = {0, 2, 2}> { y = Reshape(x, s) }"""
+    assert not have_same_structure(graph(text), graph(text.replace("2, 2}", "2, -1}")))
 
 
 def net():

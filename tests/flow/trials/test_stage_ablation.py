@@ -9,7 +9,9 @@ from lingeronnx.api import quantize
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
 from lingeronnx.quantization import pipeline
+from lingeronnx.quantization.report import describe
 from lingeronnx.quantization.steps import scale_assignment
+from lingeronnx.quantization.trials import stage_ablation
 from tests.flow.methods.test_refine import net, smooth
 
 CALIB = {"x": smooth(24, 0)}
@@ -53,6 +55,30 @@ def test_refinement_that_loses_is_taken_back(good, monkeypatch):
     (note,) = _told(result, "weight and bias refinement was disabled")
     assert note.endswith("on the calibration data (optimistic)")
     assert _sqnr(good) - 10 < _sqnr(result) < _sqnr(good) + 1  # of a trial with fewer samples
+
+
+def test_biases_alone_need_no_second_look_at_the_chip(monkeypatch):
+    """Law: no limit of a chip depends on weights or biases, so that only the kept graph is tiled
+    and packed.
+    """
+    monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
+    built = []
+    build_report = describe.build_report
+    monkeypatch.setattr(
+        describe, "build_report", lambda *args: built.append(args) or build_report(*args)
+    )
+    result = quantize(net(), CALIB)
+    assert _told(result, "biases match the means after Relus")
+    assert result.report.chip_ready
+    assert len(built) == 1
+
+
+def test_a_choice_that_the_chip_does_not_run_is_undone(monkeypatch):
+    monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
+    monkeypatch.setattr("lingeronnx.quantization.report.candidate.refine_weights", _spoiled)
+    monkeypatch.setattr(stage_ablation, "keeps_chip", lambda old, new: old is new)
+    result = quantize(net(), CALIB)
+    assert not _told(result, "was disabled")
 
 
 def test_a_given_plan_makes_the_same_graph(monkeypatch):
