@@ -9,7 +9,7 @@ NN_<pass>.onnx      the graph after each pass that changed something
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -145,7 +145,7 @@ class Pass(NamedTuple):
         returns no skip reasons.
     operators
         Types of nodes (`ir.base_op_type`) without which the pass changes and explains nothing, so
-        that it does not run. Empty: it runs on every graph.
+        that it does not run and its conditions are not checked. Empty: it runs on every graph.
     suits
         Whether the pass helps a target; it is left out for others. None: it helps every target.
     """
@@ -160,10 +160,9 @@ class Pass(NamedTuple):
     operators: Collection[str] = ()
     suits: Callable[[Target], bool] | None = None
 
-    def concerns(self, model: ir.Model) -> bool:
-        """Whether the main graph of `model` has a node that the pass may change or explain."""
-        operators = self.operators
-        return not operators or any(ir.base_op_type(node) in operators for node in model.graph)
+    def concerns(self, op_types: Set[str]) -> bool:
+        """Whether the pass may change or explain a node of a graph with operators `op_types`."""
+        return not self.operators or not op_types.isdisjoint(self.operators)
 
     def find_violation(self, model: ir.Model, result: PassResult) -> str | None:
         """Describe the first guarantee that `model` violates after the pass; None if it keeps all.
@@ -212,6 +211,8 @@ def run_passes(
 ) -> dict[str, int]:
     """Run `steps` on `model` in place, and give every node a unique name.
 
+    A pass that concerns no node of the main graph is not run; it has no changes.
+
     Parameters
     ----------
     steps
@@ -235,19 +236,16 @@ def run_passes(
         Errors of the user's model are passed on.
     """
     changes: dict[str, int] = {}
+    op_types: set[str] | None = None  # of the main graph; None if a pass may have changed them
     for step in steps:
         if step.name in skipped_passes:
             continue
-        completed = ", ".join(changes) or "none"
-        for condition in step.requires:
-            violation = condition.find_violation(model)
-            if violation is not None:
-                raise PassError(
-                    step.name,
-                    f"pass {step.name} requires {condition.name}, after passes {completed}: "
-                    f"{violation}",
-                )
-        result = _run_pass(step, model, completed)
+        if op_types is None:
+            op_types = {ir.base_op_type(node) for node in model.graph}
+        result = PassResult(0)
+        if step.concerns(op_types):
+            result = _run_pass(step, model, ", ".join(changes) or "none")
+            op_types = None
         changes[step.name] = changes.get(step.name, 0) + result.changes
         if observer is not None:
             observer(PassRun(step.name, result.changes, result.skip_reasons), model)
@@ -256,13 +254,19 @@ def run_passes(
 
 
 def _run_pass(step: Pass, model: ir.Model, completed: str) -> PassResult:
-    """Run one pass and check its guarantees; `completed` lists the passes before, for messages.
+    """Run one pass and check its conditions; `completed` lists the passes before, for messages.
 
-    A pass that does not concern any node has no changes. Raises PassError for an unexpected
-    exception or a violated guarantee; errors of this package pass through.
+    Raises PassError for a violated condition or an unexpected exception; errors of this package
+    pass through.
     """
-    if not step.concerns(model):
-        return PassResult(0)
+    for condition in step.requires:
+        violation = condition.find_violation(model)
+        if violation is not None:
+            raise PassError(
+                step.name,
+                f"pass {step.name} requires {condition.name}, after passes {completed}: "
+                f"{violation}",
+            )
     try:
         result = step.run(model)
     except LingerOnnxError:
