@@ -22,7 +22,6 @@ __all__ = [
     "constant_base_name",
     "display_op_type",
     "has_constant_base_name",
-    "has_origin",
     "mark_fused",
     "mark_origin",
     "origin_name",
@@ -49,7 +48,7 @@ def assign_node_names(model: Model) -> None:
     of the user's keeps it; the others, and nodes created for another (`origin_name`), get a number.
     """
     used_names: set[str] = set()
-    for node in sorted(model.graph, key=has_origin):
+    for node in sorted(model.graph, key=lambda node: _ORIGIN in node.meta):
         suffix = node.outputs[0].name if node.outputs else len(used_names)
         node.name = unique_name(node.name or f"{node.op_type}_{suffix}", used_names)
         used_names.add(node.name)
@@ -150,11 +149,6 @@ def mark_origin(node: Node, old: Node) -> None:
     """
     node.meta[_ORIGIN] = origin_name(old)
     node.meta[_ORIGIN_OPERATOR] = old.meta.get(_ORIGIN_OPERATOR, base_op_type(old))
-
-
-def has_origin(node: Node) -> bool:
-    """Whether `node` was created for another node, which is recorded in it."""
-    return _ORIGIN in node.meta
 
 
 def origin_name(node: Node) -> str:

@@ -193,8 +193,7 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
     try:
         onnx_file.check_structure(proto)
         model = oir.from_proto(proto)
-        _normalize_domain_name(model)
-        _clear_negative_dims(model)
+        _normalize_spellings(model)
         model.ir_version = max(model.ir_version or 0, _MIN_IR_VERSION)
         model.graph.sort()
     except ModelError as error:
@@ -260,39 +259,29 @@ def _materialize_attribute(attribute: Attr) -> Attr:
     return oir.AttrTensor(attribute.name, array, doc_string=attribute.doc_string)
 
 
-def _clear_negative_dims(model: Model) -> None:
-    """Replace negative dimensions by unknown ones, in place, in subgraphs and functions too.
+def _normalize_spellings(model: Model) -> None:
+    """Replace other spellings in `model` by those of the standard, in place.
 
-    Some exporters write -1 for a dynamic size.
+    The domain "ai.onnx" becomes "" (if both are imported, the version of "" stays), and negative
+    dimensions, which some exporters write for a dynamic size, become unknown ones. Functions and
+    subgraphs are included.
     """
     scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
     values: list[Value] = []
     for scope in scopes:
+        if "ai.onnx" in scope.opset_imports:
+            scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
         values.extend(scope.inputs)
         for node in scope.all_nodes():
+            if node.domain == "ai.onnx":
+                node.domain = ""
             values.extend(node.outputs)
             for subgraph in iter_subgraphs(node):
                 values.extend(subgraph.inputs)
     for value in values:
-        if value.shape is None:
-            continue
-        if any(isinstance(dim, int) and dim < 0 for dim in value.shape):
-            dims = [None if isinstance(dim, int) and dim < 0 else dim for dim in value.shape]
-            value.shape = Shape(dims)
-
-
-def _normalize_domain_name(model: Model) -> None:
-    """Rename the domain "ai.onnx" to "", the other spelling of the standard domain, in place.
-
-    If both are imported, the version of "" stays. Functions and subgraphs are included.
-    """
-    scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
-    for scope in scopes:
-        if "ai.onnx" in scope.opset_imports:
-            scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
-        for node in scope.all_nodes():
-            if node.domain == "ai.onnx":
-                node.domain = ""
+        dims = list(value.shape or ())
+        if any(isinstance(dim, int) and dim < 0 for dim in dims):
+            value.shape = Shape(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
 
 
 def _first_line(error: Exception) -> str:

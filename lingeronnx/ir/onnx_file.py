@@ -233,6 +233,9 @@ def move_to_external_data(proto: ModelProto, store: Path, location: str) -> None
 #: Attribute types that are messages -> the field that stores the message.
 _MESSAGE_FIELDS = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 
+#: Bits per element of types whose elements are packed into bytes.
+_PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+
 
 def check_structure(proto: ModelProto) -> None:
     """Raise ModelError if the graph of `proto` is malformed.
@@ -411,21 +414,17 @@ def _measure_tensor_data(tensor: TensorProto, type_name: str) -> tuple[int, int,
     element_count = math.prod(tensor.dims)
     if tensor.data_location == TensorProto.EXTERNAL:
         lengths = [int(entry.value) for entry in tensor.external_data if entry.key == "length"]
-        return sum(lengths), _expected_bytes(tensor.data_type, element_count), "bytes"
-    if type_name == "STRING":
+        stored_bytes = sum(lengths)
+    elif type_name == "STRING":
         return len(tensor.string_data), element_count, "values"
-    if tensor.raw_data:
-        return len(tensor.raw_data), _expected_bytes(tensor.data_type, element_count), "bytes"
-    return _count_typed_values(tensor, type_name), element_count, "values"
-
-
-def _expected_bytes(data_type: int, element_count: int) -> int:
-    """Return the bytes of `element_count` elements; types below 8 bits are packed."""
-    type_name = TensorProto.DataType.Name(data_type)
-    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}.get(type_name)
+    elif tensor.raw_data:
+        stored_bytes = len(tensor.raw_data)
+    else:
+        return _count_typed_values(tensor, type_name), element_count, "values"
+    bits = _PACKED_BITS.get(type_name)
     if bits is None:
-        bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize
-    return -(-element_count * bits // 8)
+        bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return stored_bytes, -(-element_count * bits // 8), "bytes"
 
 
 def _count_typed_values(tensor: TensorProto, type_name: str) -> int:
@@ -436,7 +435,7 @@ def _count_typed_values(tensor: TensorProto, type_name: str) -> int:
     """
     if type_name in ("COMPLEX64", "COMPLEX128"):
         return (len(tensor.float_data) + len(tensor.double_data)) // 2
-    if type_name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"):
+    if type_name in _PACKED_BITS:
         return math.prod(tensor.dims) if tensor.int32_data else 0
     fields = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
     return sum(len(getattr(tensor, field)) for field in fields)

@@ -36,6 +36,7 @@ __all__ = [
     "group_tensors_by_factor",
     "partition_with_clip_fallback",
     "pin_boundary_tensors",
+    "find_saturated_clip_bounds",
     "find_saturating_clips",
 ]
 
@@ -74,6 +75,21 @@ def pin_boundary_tensors(factor_sets: FactorSets, partition: Partition) -> None:
         elif node.op_type == "Linear" and len(ir.require_input(node, 1).uses()) > 1:
             factor_sets.pin(ir.input_name(node))
             factor_sets.pin(ir.output_name(node))
+
+
+def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
+    """Return {output: upper bound} of the Clips that `target` implements by saturation.
+
+    These are all integer Clips if the target has no Clip. The scale then maps the bound to the
+    largest integer.
+    """
+    upper_bounds: dict[str, float] = {}
+    for node, op in partition.integer_nodes:
+        if op.integer_op is CLIP and not target.can_run(CLIP.name):
+            bounds = get_clip_bounds(node)
+            assert bounds is not None
+            upper_bounds[ir.output_name(node)] = bounds[1]
+    return upper_bounds
 
 
 @dataclass
@@ -119,6 +135,7 @@ def group_tensors_by_factor(
     """
     sets = FactorSets()
     pin_boundary_tensors(sets, partition)
+    clip_bounds = find_saturated_clip_bounds(partition, target)
     requirements: dict[str, tuple[float, str]] = {}
     for node, op in partition.integer_nodes:
         tensors = quantized_tensors(node, op)
@@ -128,8 +145,9 @@ def group_tensors_by_factor(
                 sets.union(name, tensors[0])
             elif op.scale_constraints.factor_behavior == "fixed":
                 sets.pin(name)
-        if op.integer_op is CLIP and not target.can_run(CLIP.name):
-            requirements[tensors[-1]] = (_clip_factor(node, bits), str(node.name))
+        if tensors[-1] in clip_bounds:
+            factor = _clip_factor(clip_bounds[tensors[-1]], bits)
+            requirements[tensors[-1]] = (factor, str(node.name))
     groups = {}
     for key, tensors in sets.groups().items():
         is_free = sets.pinned.isdisjoint(tensors)
@@ -144,14 +162,12 @@ def group_tensors_by_factor(
     return list(groups.values()), unmet
 
 
-def _clip_factor(node: ir.Node, bits: int) -> float:
+def _clip_factor(upper_bound: float, bits: int) -> float:
     """Return the factor in [1, 2) with which a power-of-two scale maps a Clip's upper bound.
 
     It maps the bound to the largest integer of `bits` bits.
     """
-    bounds = get_clip_bounds(node)
-    assert bounds is not None
-    ratio = ((1 << (bits - 1)) - 1) / bounds[1]
+    ratio = ((1 << (bits - 1)) - 1) / upper_bound
     return ratio / floor_power_of_two(ratio)
 
 
@@ -175,6 +191,8 @@ def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> d
     Composition takes four operators, so that it is only used between two layers on the chip, up to
     8 bits.
     """
+    if not find_saturated_clip_bounds(partition, target):
+        return {}
     _, unmet = group_tensors_by_factor(partition, target, bits)
     if not unmet:
         return {}
@@ -197,7 +215,7 @@ def find_saturating_clips(partition: Partition, target: Target, bits: int) -> se
 
     Empty if `target` has a Clip.
     """
-    if target.can_run(CLIP.name):
+    if not find_saturated_clip_bounds(partition, target):
         return set()
     clips = {str(node.name) for node, op in partition.integer_nodes if op.integer_op is CLIP}
     _, unmet = group_tensors_by_factor(partition, target, bits)

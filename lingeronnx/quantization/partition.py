@@ -85,6 +85,15 @@ class Partition:
         return frozenset(id(node) for node, _ in self.integer_nodes)
 
     @property
+    def absorbing_layers(self) -> list[ir.Node]:
+        """The layers whose weights can absorb factors of input and output, in graph order."""
+        return [
+            node
+            for node, op in self.integer_nodes
+            if op.scale_constraints.factor_behavior == "absorbed"
+        ]
+
+    @property
     def activations(self) -> tuple[str, ...]:
         """The names of the activations that become integers, in graph order."""
         names: dict[str, None] = {}
@@ -192,8 +201,11 @@ class Partition:
         reasons
             {node: reason}.
         """
-        partition = _move_to_float(self, reasons)
-        return _move_to_float(partition, _find_idle_islands(partition))
+        partition = self
+        if reasons:
+            partition = _move_to_float(self, reasons)
+        idle_islands = _find_idle_islands(partition)
+        return _move_to_float(partition, idle_islands) if idle_islands else partition
 
     def with_added_floats(self, reasons: Mapping[str, str]) -> Partition:
         """Return the partition after float nodes were added to the graph.

@@ -65,21 +65,12 @@ _MIN_COVERED_PERCENT = 99.0  # percentage of the values that every candidate rep
 _WINDOW_SPLITS = (0.5, 0.0, 0.25, 0.75, 1.0)  # fraction of the clipped length below a window
 
 
-def full_range_scale(stats: TensorStats, bits: int) -> float:
-    """Return the largest scale at which no value in `stats` is off by more than half a step.
+def full_range_scale(low: float, high: float, bits: int) -> float:
+    """Return the largest scale at which no value in [`low`, `high`] is off by over half a step.
 
-    It is in integer steps per unit and not limited to powers of two. The largest value may round to
-    one above the largest integer of `bits` bits and saturate, which costs half a step. Raises
-    ValueError if all values are 0.
-    """
-    return _scale_for_range(stats.low, stats.high, bits)
-
-
-def _scale_for_range(low: float, high: float, bits: int) -> float:
-    """Return the largest scale at which [`low`, `high`] saturates by at most half a step.
-
-    The integers are signed, of `bits` bits. A negative `low` and a positive `high` each limit the
-    scale; ValueError if there is neither.
+    It is in steps per unit and not limited to powers of two; the integers are signed, of `bits`
+    bits. `high` may round to one above the largest integer and saturate, which costs half a step. A
+    negative `low` and a positive `high` each limit the scale; ValueError if there is neither.
     """
     half = 1 << (bits - 1)
     limits = []
@@ -128,7 +119,7 @@ def choose_symmetric_scale(
         threshold = percentile_threshold(stats, percentile)
         range_low, range_high = max(stats.low, -threshold), min(stats.high, threshold)
         if power_of_two:
-            return floor_power_of_two(_scale_for_range(range_low, range_high, bits))
+            return floor_power_of_two(full_range_scale(range_low, range_high, bits))
         return high / max(range_high, -range_low)
     scales = candidate_scales(stats, bits, power_of_two=power_of_two)
     if calibrator == "max":
@@ -254,7 +245,7 @@ def candidate_scales(
     if extend_to_percentile:
         min_ratio = max_abs / percentile_threshold(stats, _MIN_COVERED_PERCENT)
     if power_of_two:
-        base = floor_power_of_two(full_range_scale(stats, bits))
+        base = floor_power_of_two(full_range_scale(stats.low, stats.high, bits))
     else:
         base = ((1 << (bits - 1)) - 1) / max_abs  # MaxValue
     return [base * multiplier for multiplier in _candidate_multipliers(power_of_two, min_ratio)]

@@ -85,7 +85,7 @@ def find_channel_groups(partition: Partition) -> list[ChannelGroup]:
         links += _link_channels(factor_sets, node, op)
     for link in links:
         factor_sets.union(link.first, link.second)
-    layers = _find_absorbing_layers(partition)
+    layers = partition.absorbing_layers
     links_by_group: dict[str, list[_ChannelLink]] = {}
     for link in links:
         links_by_group.setdefault(factor_sets.find(link.first), []).append(link)
@@ -157,15 +157,6 @@ def _find_free_classes(
     for name in pinned_tensors:
         is_free[classes[name]] = False
     return is_free
-
-
-def _find_absorbing_layers(partition: Partition) -> list[ir.Node]:
-    """Return the layers whose weights can absorb factors of input and output, in graph order."""
-    return [
-        node
-        for node, op in partition.integer_nodes
-        if op.scale_constraints.factor_behavior == "absorbed"
-    ]
 
 
 def _link_channels(factor_sets: FactorSets, node: ir.Node, op: Op) -> list[_ChannelLink]:

@@ -15,7 +15,6 @@ the plan applied and everything else in float:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -161,7 +160,9 @@ def _relax_clipping(
     first = qparams[0]
     if not first.single or first.zero_point:
         return  # a range with a zero point stays as calibration chose it
-    full_range = full_range_scale(stats, first.bits) if stats.sum_of_squares > 0 else math.inf
+    if not stats.sum_of_squares > 0:
+        return
+    full_range = full_range_scale(stats.low, stats.high, first.bits)
     if first.scale <= full_range:
         return
     scale = first.scale / 2

@@ -106,6 +106,8 @@ def equalize_channels(
         {tensor: factors, float64 [channels]}; a tensor is multiplied by its factors. Tensors
         without change are left out.
     """
+    if len(partition.absorbing_layers) < 2:
+        return {}  # no factor has a layer on both sides
     groups = find_channel_groups(partition)
     if not groups:
         return {}

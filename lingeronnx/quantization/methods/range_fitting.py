@@ -30,7 +30,7 @@ from ...operators.lowerings import get_weight_values
 from ...targets import Target
 from ..calibration.calibrators import choose_symmetric_scale
 from ..calibration.statistics import ConsumerFunction, Stats, TensorStats
-from ..factor_groups import FactorGroup, group_tensors_by_factor
+from ..factor_groups import HOST_SCALING_REASON, FactorGroup, group_tensors_by_factor
 from ..partition import Partition
 from ..scales.scale_policy import ScalePolicy
 from ..scales.shared_scales import SharedScaleGroup
@@ -140,6 +140,9 @@ def fit_range_factors(
     dict
         {tensor: factor [1]} of the tensors whose factor is not 1.
     """
+    is_host_scaled = HOST_SCALING_REASON in partition.floats.values()
+    if len(partition.absorbing_layers) < 2 and not is_host_scaled:
+        return {}  # every tensor is joined to one that must not change
     factor_groups, _ = group_tensors_by_factor(partition, target, policy.bits)
     factors = [group.required_factor or 1.0 for group in factor_groups]
     index: dict[str, int] = {}

@@ -161,21 +161,25 @@ def measure_fidelity(
         tensors = list(dict.fromkeys([*names, *measured]))
         pairs = _iter_tensor_pairs(prepared, session, evaluation.feeds, tensors)
     boundaries = find_part_boundaries(prepared.graph)
-    comparisons = {name: _OutputComparison(name, boundaries.get(name, {})) for name in names}
+    comparisons = {name: _OutputComparison(name) for name in names}
+    part_agreements = {name: PartAgreement(name, ends) for name, ends in boundaries.items()}
     state_ranges = {name: _StateRanges() for name in states}
     errors = _SquaredErrors(names)
     measured_errors = errors if measured == names else _SquaredErrors(measured)
+    per_tensor: list[tuple[str, _OutputComparison | PartAgreement | _StateRanges]] = [
+        *comparisons.items(),
+        *part_agreements.items(),
+        *state_ranges.items(),
+    ]
     for expected, actual, count in pairs:
-        for name, comparison in comparisons.items():
-            comparison.add(expected[name], actual[name])
+        for name, measure in per_tensor:
+            measure.add(expected[name], actual[name])
         errors.add(expected, actual, count)
         if measured_errors is not errors:
             measured_errors.add(expected, actual, count)
-        for name, ranges in state_ranges.items():
-            ranges.add(expected[name], actual[name])
     metrics = {name: comparison.metrics for name, comparison in comparisons.items()}
     sqnr = {name: values["sqnr"] for name, values in metrics.items()}
-    parts = list(itertools.chain.from_iterable(c.parts for c in comparisons.values()))
+    parts = list(itertools.chain.from_iterable(a.parts for a in part_agreements.values()))
     doubts = {
         name: comparison.doubt(evaluation.sample_count, evaluation.unit)
         for name, comparison in comparisons.items()
@@ -225,15 +229,12 @@ class _OutputComparison:
     ----------
     name
         Name of the output.
-    boundaries
-        {axis: indices where parts of the output end}, from `find_part_boundaries`.
     """
 
-    def __init__(self, name: str, boundaries: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, name: str) -> None:
         """Start the comparison without samples."""
         self._name = name
         self._agreement = Agreement()
-        self._part_agreement = PartAgreement(name, boundaries)
         self._first: np.ndarray | None = None
         self._varies = False
         self._powers: list[np.ndarray] = []
@@ -243,7 +244,6 @@ class _OutputComparison:
         if expected.shape != actual.shape:
             raise _make_shape_error(self._name, expected.shape, actual.shape)
         self._agreement.add(expected, actual)
-        self._part_agreement.add(expected, actual)
         samples = expected if expected.ndim else expected[None]
         self._powers.append(_squared_error_per_row(samples, np.zeros(()), len(samples)))
         if self._varies or not len(samples):
@@ -261,24 +261,17 @@ class _OutputComparison:
         """Cosine and SQNR in dB of the output."""
         return {"cosine": self._agreement.cosine, "sqnr": self._agreement.sqnr}
 
-    @property
-    def parts(self) -> list[OutputPart]:
-        """Agreement of the parts of the output; empty if it is not assembled from several."""
-        return self._part_agreement.parts
-
     def doubt(self, count: int, unit: str) -> str:
-        """Explain why figures from `count` samples or calls are not reliable; "" if they are."""
+        """Explain why figures from `count` samples or calls are not reliable; "" if they are.
+
+        That is a single sample, an output that does not depend on it, and one sample with nearly
+        all of the power: its error alone decides the SQNR, as of a detector that responds to one
+        sample only.
+        """
         if count == 1:
             return f"from 1 {unit}"
-        if self._varies:
-            return self._doubt_power(count, unit)
-        return f"the output is identical for every {unit}; equivalent to 1 {unit}"
-
-    def _doubt_power(self, count: int, unit: str) -> str:
-        """Explain that one of `count` samples has nearly all of the power, or return "".
-
-        Its error alone decides the SQNR, as of a detector that responds to one sample only.
-        """
+        if not self._varies:
+            return f"the output is identical for every {unit}; equivalent to 1 {unit}"
         powers = np.concatenate(self._powers)
         if len(powers) != count or count < _MIN_SHARING_SAMPLES:
             return ""

@@ -9,12 +9,7 @@ from .feasible import UnsupportedScaleError, legalize
 from .output_bits import apply_output_bits
 from .scale_policy import ScalePolicy, describe_ineffective_overrides
 from .scales import assign_qparams, calibrate_activations
-from .shared_scales import (
-    SharedScaleGroup,
-    find_saturated_clip_bounds,
-    find_softmax_inputs,
-    group_shared_scales,
-)
+from .shared_scales import SharedScaleGroup, find_softmax_inputs, group_shared_scales
 
 __all__ = [
     "ScalePolicy",
@@ -25,7 +20,6 @@ __all__ = [
     "legalize",
     "find_softmax_inputs",
     "group_shared_scales",
-    "find_saturated_clip_bounds",
     "apply_output_bits",
     "calibrate_activations",
 ]

@@ -15,12 +15,13 @@ from ...ir.plan.power_of_two import floor_power_of_two
 from ...operators.lowerings import Op, get_weight_values
 from ...targets import Target
 from ..calibration.statistics import ConsumerFunction, Curve, Stats, TensorStats
+from ..factor_groups import find_saturated_clip_bounds
 from ..partition import Partition
 from .feasible import legalize
 from .group_scales import compute_group_qparams
 from .output_bits import apply_output_bits
 from .scale_policy import ScalePolicy, TensorScalePolicy
-from .shared_scales import SharedScaleGroup, find_saturated_clip_bounds
+from .shared_scales import SharedScaleGroup
 
 __all__ = ["assign_qparams", "calibrate_activations"]
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from ...ir import ir
 from ...ir.disjoint import DisjointSets
-from ...operators.clamp.lowering import get_clip_bounds
-from ...operators.integer_ops import CLIP
 from ...operators.lowerings import Op
 from ...targets import Target
 from ..calibration.statistics import Curve, Stats, TensorStats
@@ -24,7 +22,6 @@ __all__ = [
     "SharedScaleGroup",
     "find_softmax_inputs",
     "group_shared_scales",
-    "find_saturated_clip_bounds",
 ]
 
 
@@ -304,18 +301,3 @@ def _sole_reader_function(
         return None, ""
     real_function = integer_ops[node_id].scale_constraints.real_function
     return None if real_function is None else real_function(model, node, target), output
-
-
-def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
-    """Return {output: upper bound} of the Clips that `target` implements by saturation.
-
-    These are all integer Clips if the target has no Clip. The scale then maps the bound to the
-    largest integer.
-    """
-    upper_bounds: dict[str, float] = {}
-    for node, op in partition.integer_nodes:
-        if op.integer_op is CLIP and not target.can_run(CLIP.name):
-            bounds = get_clip_bounds(node)
-            assert bounds is not None
-            upper_bounds[ir.output_name(node)] = bounds[1]
-    return upper_bounds

@@ -13,6 +13,7 @@ from ...ir.plan.synthetic_calibration import is_synthetic
 from ...runtime.data import Progress
 from ...targets import Target
 from ..calibration.statistics import TensorStats
+from ..factor_groups import find_saturated_clip_bounds
 from ..methods import factors
 from ..methods.range_fitting import fit_range_factors
 from ..partition import Partition
@@ -35,7 +36,6 @@ from ..scales.imported_weights import (
 from ..scales.scale_policy import ScalePolicy, build_scale_policy
 from ..scales.shared_scales import (
     SharedScaleGroup,
-    find_saturated_clip_bounds,
     group_shared_scales,
 )
 from .calibration import calibrate_model

@@ -14,12 +14,13 @@ from functools import partial
 
 from ...ir.plan import Plan
 from ...runtime.data import Progress
+from ..factor_groups import find_saturated_clip_bounds
 from ..methods.refine import RefinementOptions
 from ..methods.scale_search import search_scales_by_output_error
 from ..report.candidate import Candidate, build_refined_candidate, is_chip_ready_without_refinement
 from ..report.fidelity import select_measured_tensors
 from ..run_log import RunLog
-from ..scales.shared_scales import find_saturated_clip_bounds, group_shared_scales
+from ..scales.shared_scales import group_shared_scales
 from ..steps.planned_model import PlannedModel
 from ..steps.refinement import select_refinement_samples
 from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation

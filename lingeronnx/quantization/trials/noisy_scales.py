@@ -14,10 +14,11 @@ from dataclasses import replace
 from functools import partial
 
 from ...ir.plan import Plan
+from ..factor_groups import find_saturated_clip_bounds
 from ..methods.scale_search import find_searchable_scales, rescale_tensors
 from ..report.candidate import Candidate, build_candidate
 from ..run_log import RunLog
-from ..scales.shared_scales import SharedScaleGroup, find_saturated_clip_bounds, group_shared_scales
+from ..scales.shared_scales import SharedScaleGroup, group_shared_scales
 from ..steps.planned_model import PlannedModel
 from .evidence import (
     MAX_SQNR_DB,

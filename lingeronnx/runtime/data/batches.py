@@ -279,7 +279,7 @@ class Data:
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []
         part_count = index = 0
-        for feeds, _, total in self._iter_checked(self._open.peek_items()):
+        for feeds, _, total in self._iter_checked(self._open.iter_items(consumes=False)):
             if parts and not self._can_concatenate(feeds, parts[0]):
                 break
             for first, last, is_held_out in self._split_held_out(feeds, index, 0, total):
@@ -380,7 +380,8 @@ class Data:
         """Return (feeds by input name in the inputs' types, their number of samples).
 
         Unnamed arrays are named, and former inputs that are constants now are dropped. `where`
-        begins messages. Raises DataError if an input is missing, unknown or invalid.
+        begins messages. Raises DataError if an input is missing, unknown or invalid, or if its
+        conversion exceeds memory.
         """
         feeds = self._name_feeds(raw_feeds, where)
         if self.fixed:
@@ -389,8 +390,17 @@ class Data:
             self._check_names(feeds, where)
         checked = {}
         for name, spec in self.inputs.items():
-            if name in feeds:
-                checked[name] = self._fit_or_raise(_to_array(feeds[name], name, where), spec, where)
+            if name not in feeds:
+                continue
+            array = _to_array(feeds[name], name, where)
+            try:
+                self._check_shape(array, spec, where)
+                checked[name] = self._convert_type(array, spec, where)
+            except MemoryError as error:
+                raise DataError(
+                    f"{where}: input '{name}' has shape {list(array.shape)}, "
+                    f"{array.nbytes / 1e9:.0f} GB; pass smaller batches"
+                ) from error
         return checked, self._count_item_samples(checked, labels, where)
 
     def _check_names(self, feeds: Collection[str], where: str) -> None:
@@ -526,21 +536,6 @@ class Data:
             return named
         self._add_note(f"{self.label}: array '{name}' is fed to input '{required[0]}'")
         return {required[0]: value}
-
-    def _fit_or_raise(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-        """Check `array` for input `spec` and convert it to the input's type.
-
-        Raises DataError if it does not match, or if the conversion exceeds memory. `where` begins
-        messages.
-        """
-        try:
-            self._check_shape(array, spec, where)
-            return self._convert_type(array, spec, where)
-        except MemoryError as error:
-            raise DataError(
-                f"{where}: input '{spec.name}' has shape {list(array.shape)}, "
-                f"{array.nbytes / 1e9:.0f} GB; pass smaller batches"
-            ) from error
 
     def _check_shape(self, array: np.ndarray, spec: InputSpec, where: str) -> None:
         """Raise DataError unless `array` is numeric (or bool) and has the shape of input `spec`.

@@ -65,23 +65,11 @@ class ItemSource:
     head: list[Item] = field(default_factory=list)
     remaining: Iterator[Item] | None = None
 
-    def iter_items(self) -> Iterator[Item]:
-        """Yield all items and consume them.
+    def iter_items(self, consumes: bool = True) -> Iterator[Item]:
+        """Yield all items.
 
-        Of a source that can be read only once, these are the items that are not consumed yet,
-        peeked ones included.
-        """
-        if self.is_rereadable:
-            yield from self._items()
-            return
-        yield from self.head
-        self.remaining = self.remaining or self._items()
-        yield from self.remaining
-
-    def peek_items(self) -> Iterator[Item]:
-        """Yield the items from the first one on, without consuming them.
-
-        Items of a source that can be read only once are kept in `head`.
+        Of a source that can be read only once, these are the items that are not consumed yet. They
+        are consumed, or, without `consumes`, kept in `head`.
         """
         if self.is_rereadable:
             yield from self._items()
@@ -89,7 +77,8 @@ class ItemSource:
         yield from self.head
         self.remaining = self.remaining or self._items()
         for item in self.remaining:
-            self.head.append(item)
+            if not consumes:
+                self.head.append(item)
             yield item
 
     def record(self) -> ItemSource:
