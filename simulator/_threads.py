@@ -37,19 +37,14 @@ def get_configured_threads() -> int:
     SimulatorError
         If `LINGERONNX_THREADS` is not an integer from 0 to 1024.
     """
-    text = os.environ.get("LINGERONNX_THREADS", "").strip()
-    if not text:
-        return _get_openmp_threads()
+    text = os.environ.get("LINGERONNX_THREADS", "").strip() or "0"
     if not (text.isdecimal() and len(text) < 10 and int(text) <= _MAX_THREADS):
         raise SimulatorError(
             f"LINGERONNX_THREADS is '{text[:40]}'; it must be a number of threads up to "
             f"{_MAX_THREADS}"
         )
-    return int(text) or _get_openmp_threads()
-
-
-def _get_openmp_threads() -> int:
-    """Return the first number of `OMP_NUM_THREADS`, at most 1024; 0 if there is none."""
+    if int(text):
+        return int(text)
     text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if not (text.isascii() and text.isdecimal()):
         return 0

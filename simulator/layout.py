@@ -80,13 +80,6 @@ class Buffer:
     slot: int = -1
     name: str = ""
 
-    def spec_for(self, samples: int) -> TensorSpec:
-        """Return the physical spec for `samples` samples.
-
-        That of one sample if it is not batched.
-        """
-        return self.spec.stack(samples) if self.is_batched else self.spec
-
 
 class ProgramLayout:
     """Builds steps one after another on numbered buffers.
@@ -294,14 +287,6 @@ def _take_slot(free: list[int], slot_sizes: list[int], size: int) -> int:
 
 
 _PLAIN_TYPES = frozenset({bool, int, float, str, bytes, type(None)})
-_FIELD_NAMES: dict[type, tuple[str, ...]] = {}
-
-
-def _get_field_names(kind: type) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass, which are looked up once."""
-    if kind not in _FIELD_NAMES:
-        _FIELD_NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind))
-    return _FIELD_NAMES[kind]
 
 
 def content_key(value: Any) -> Hashable:
@@ -324,7 +309,8 @@ def content_key(value: Any) -> Hashable:
             (content_key(name), content_key(member)) for name, member in value.items()
         )
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return kind, tuple([content_key(getattr(value, name)) for name in _get_field_names(kind)])
+        members = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return kind, tuple([content_key(member) for member in members])
     if isinstance(value, bool | int | float | str | bytes | np.generic | np.dtype | type | None):
         return type(value), repr(value)
     return "object", id(value)

@@ -181,7 +181,7 @@ def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tupl
     """Return the output specs of one step; errors of its kernel gain `label` and the inputs.
 
     Raises SimulatorError if the kernel does not support the inputs, or has another number of
-    outputs.
+    outputs, or if no array can hold one.
     """
     try:
         output_specs = step.kernel.infer(*(specs[name] for name in step.inputs))
@@ -196,23 +196,18 @@ def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tupl
         f"{label}: has {len(output_specs)} outputs, expected {len(step.outputs)}",
     )
     for name, spec in zip(step.outputs, output_specs, strict=True):
-        _check_array_limits(label, name, spec)
+        rank, nbytes = len(spec.shape), math.prod(spec.shape) * spec.dtype.itemsize
+        if rank > _MAX_RANK:
+            raise SimulatorError(
+                f"{label}: '{name}' has {rank} axes; at most {_MAX_RANK} are supported: remove "
+                "axes of size 1"
+            )
+        if nbytes > _MAX_ARRAY_BYTES:
+            raise SimulatorError(
+                f"{label}: '{name}' has {nbytes:,} bytes per sample; at most "
+                f"{_MAX_ARRAY_BYTES:,} can be addressed: check the shapes in the file"
+            )
     return output_specs
-
-
-def _check_array_limits(label: str, name: str, spec: TensorSpec) -> None:
-    """Raise SimulatorError, naming the step `label`, if no array can hold the tensor `name`."""
-    rank, nbytes = len(spec.shape), math.prod(spec.shape) * spec.dtype.itemsize
-    require(
-        rank <= _MAX_RANK,
-        f"{label}: '{name}' has {rank} axes; at most {_MAX_RANK} are supported: remove axes of "
-        "size 1",
-    )
-    require(
-        nbytes <= _MAX_ARRAY_BYTES,
-        f"{label}: '{name}' has {nbytes:,} bytes per sample; at most {_MAX_ARRAY_BYTES:,} can be "
-        "addressed: check the shapes in the file",
-    )
 
 
 def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collection[str]) -> bool:

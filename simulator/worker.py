@@ -68,7 +68,7 @@ class Worker:
         `constants` maps a buffer's index to its array. Without JIT there are no records.
         """
         self._buffers, self._steps = buffers, steps
-        self._specs = [buffer.spec_for(samples) for buffer in buffers]
+        self._specs = [b.spec.stack(samples) if b.is_batched else b.spec for b in buffers]
         self._scratch = np.empty(0, np.uint8)
         #: Array of each buffer; None for those of the caller.
         self._values: list[Any] = [constants.get(index) for index in range(len(buffers))]

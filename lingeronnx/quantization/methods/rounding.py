@@ -112,34 +112,30 @@ def round_with_compensation(
     h = regularize_moments(moments if all_active else moments[active_groups], samples)
     columns = np.arange(size)
     order = np.argsort(-h[:, columns, columns], axis=1, kind="stable")
-    h = _select_columns(_select_rows(h, order[:, ::-1]), order[:, ::-1])
+    h = _reorder(_reorder(h, order[:, ::-1], axis=1), order[:, ::-1])
     upper = np.linalg.cholesky(h)[:, ::-1, ::-1]  # H = R R^T
     del h  # every copy counts for large layers
     steps = None
     if step is not None:
-        steps = _select_columns(step[active_groups], order)
-    permuted = _select_columns(weight[active_groups], order)
+        steps = _reorder(step[active_groups], order)
+    permuted = _reorder(weight[active_groups], order)
     beam_width = min(_MAX_BEAM_ELEMENTS // permuted.size, beam_width)
     if beam_width > 1:
         rounded = _beam_round(permuted, upper, low, high, steps, beam_width=beam_width)
     else:
         rounded = _round_columns(permuted, upper, low, high, steps)
-    result[active_groups] = _select_columns(rounded, np.argsort(order, axis=1))
+    result[active_groups] = _reorder(rounded, np.argsort(order, axis=1))
     return result
 
 
-def _select_columns(arrays: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the columns of `arrays` [G, R, K] in the `order` [G, K] of each group, as a copy."""
+def _reorder(arrays: np.ndarray, order: np.ndarray, axis: int = 2) -> np.ndarray:
+    """Return `arrays` [G, R, K] in the `order` [G, n] of each group along rows (1) or columns (2).
+
+    The result is a copy.
+    """
     if len(arrays) == 1:  # `take` is faster than indices for every element
-        return np.asarray(arrays[0].take(order[0], axis=1)[None])
-    return np.take_along_axis(arrays, order[:, None], axis=2)
-
-
-def _select_rows(arrays: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the rows of `arrays` [G, K, C] in the `order` [G, K] of each group, as a copy."""
-    if len(arrays) == 1:
-        return np.asarray(arrays[0].take(order[0], axis=0)[None])
-    return np.take_along_axis(arrays, order[:, :, None], axis=1)
+        return np.asarray(arrays[0].take(order[0], axis=axis - 1)[None])
+    return np.take_along_axis(arrays, np.expand_dims(order, 3 - axis), axis=axis)
 
 
 def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:

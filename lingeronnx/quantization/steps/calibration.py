@@ -252,22 +252,16 @@ class ConstantInputDetector:
         """Yield the batches (feeds, labels) unchanged, recording the ranges of the inputs."""
         for feeds, labels in batches:
             for name in self._names & feeds.keys():
-                self._add(name, feeds[name])
+                array = feeds[name]
+                if not array.size:
+                    continue
+                low, high = float(array.min()), float(array.max())
+                values = self._ranges.setdefault(name, _ValueRange(low, high, 0, True))
+                values.low = min(values.low, low)
+                values.high = max(values.high, high)
+                values.count += array.size
+                values.is_float = array.dtype.kind == "f"
             yield feeds, labels
-
-    def _add(self, name: str, array: np.ndarray) -> None:
-        """Extend the range and the count of input `name` by `array`.
-
-        An empty one does not count.
-        """
-        if not array.size:
-            return
-        low, high = float(array.min()), float(array.max())
-        values = self._ranges.setdefault(name, _ValueRange(low, high, 0, True))
-        values.low = min(values.low, low)
-        values.high = max(values.high, high)
-        values.count += array.size
-        values.is_float = array.dtype.kind == "f"
 
     def notes(self) -> list[str]:
         """Return a note on each float input that had the same value everywhere, sorted by name.
