@@ -12,7 +12,7 @@ import numpy as np
 from simulator._jit import jit, register_inline
 from simulator.native import NativeLoop
 
-__all__ = ["accumulate_histogram", "channel_statistics"]
+__all__ = ["accumulate_histogram", "channel_statistics", "compute_quantization_errors"]
 
 
 _LANES = 64  # independent partial sums, which are added as vectors without waiting for each other
@@ -151,3 +151,58 @@ def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         _channel_statistics, (flat, flat.view(np.int32), largest, squares, np.empty(_LANES))
     )((), ())
     return largest.view(np.float32).astype(np.float64), squares
+
+
+@jit
+def _sum_quantization_errors(
+    values: np.ndarray,
+    weights: np.ndarray,
+    scales: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    errors: np.ndarray,
+    lanes: np.ndarray,
+) -> None:
+    """Set errors[k] to the weighted sum of squared errors of `values` at scales[k].
+
+    All arrays are float64; `values`, `weights` and `lanes` ([_LANES], scratch memory) are padded to
+    a multiple of _LANES.
+    """
+    for k in range(len(scales)):
+        scale, lowest, highest = scales[k], low[k], high[k]
+        lanes[:] = 0
+        for start in range(0, len(values), _LANES):
+            part, part_weights = values[start : start + _LANES], weights[start : start + _LANES]
+            for i in range(_LANES):
+                count = min(max(np.floor(part[i] * scale + 0.5), lowest), highest)
+                error = count / scale - part[i]
+                lanes[i] += part_weights[i] * (error * error)
+        total = 0.0
+        for i in range(_LANES):
+            total += lanes[i]
+        errors[k] = total
+
+
+def compute_quantization_errors(
+    values: np.ndarray, weights: np.ndarray, scales: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """Return the sum of ``weights * (clamp(floor(x * s + 1/2), low, high) / s - x)**2`` per scale.
+
+    Parameters
+    ----------
+    values, weights
+        float64 [n], the values x and how often each of them counts.
+    scales, low, high
+        float64 [k], the scales s in integers per unit, and the range of the integers of each.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [k].
+    """
+    table = np.zeros((2, -(-len(values) // _LANES) * _LANES))
+    table[:, : len(values)] = values, weights
+    candidates = np.array([scales, low, high], np.float64)
+    errors, lanes = np.empty(len(scales)), np.empty(_LANES)
+    NativeLoop(_sum_quantization_errors, (*table, *candidates, errors, lanes))((), ())
+    return errors

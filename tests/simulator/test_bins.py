@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from simulator.histogram import accumulate_histogram, channel_statistics
+from simulator.histogram import (
+    accumulate_histogram,
+    channel_statistics,
+    compute_quantization_errors,
+)
 from tests.case_selection import limit_examples
 
 
@@ -112,3 +116,20 @@ def test_rows_of_any_length(length):
     bins = np.zeros(128, np.int64)
     assert accumulate_histogram(x, 1.0, bins) == (whole * whole).sum()
     assert bins.tolist() == [np.count_nonzero(whole == k - 64) for k in range(128)]
+
+
+@limit_examples(40)
+@given(
+    values=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=130),
+    scales=st.lists(st.floats(2.0**-10, 2.0**10), min_size=1, max_size=5),
+    bounds=st.tuples(st.integers(-300, 0), st.integers(1, 300)),
+)
+def test_errors_of_scales_are_those_of_each_value(values, scales, bounds):
+    """Law: what Python computes value by value, whatever the number of values."""
+    weights = np.arange(len(values)) % 7.0
+    low, high = (np.full(len(scales), float(bound)) for bound in bounds)
+    errors = compute_quantization_errors(np.array(values), weights, np.array(scales), low, high)
+    for scale, error in zip(scales, errors, strict=True):
+        counts = [min(max(math.floor(v * scale + 0.5), bounds[0]), bounds[1]) for v in values]
+        terms = [w * (c / scale - v) ** 2 for w, c, v in zip(weights, counts, values, strict=True)]
+        assert error == pytest.approx(math.fsum(terms), rel=1e-12, abs=1e-300)

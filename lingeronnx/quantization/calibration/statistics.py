@@ -58,9 +58,6 @@ class ConsumerFunction(NamedTuple):
             )
 
 
-#: Elements of the table of squared errors that is computed at once: it stays in the cache.
-_ERROR_TABLE_ELEMENTS = 16384
-
 #: Bins on each side of zero: at least 16 per step of an int8 scale that covers the range.
 HALF_BINS = 4096
 
@@ -207,19 +204,17 @@ class TensorStats:
             Function after which the error counts, with its result quantized; None for the error of
             x itself.
         """
+        if consumer is None:
+            return self.quantization_errors(np.array([scale]), low, high)[0]
         centers, counts = self.nonzero_bins()
         rounded = np.clip(np.floor(centers * scale + 0.5), low, high) / scale
-        if consumer is not None:
-            rounded, centers = consumer.quantized_result(rounded), consumer.curve(centers)
-        return float(np.dot(counts, (rounded - centers) ** 2)) / self.count
+        difference = consumer.quantized_result(rounded) - consumer.curve(centers)
+        return float(np.dot(counts, difference**2)) / self.count
 
     def quantization_errors(
         self, scales: np.ndarray, low: np.ndarray | int, high: np.ndarray | int
     ) -> list[float]:
-        """Return the `quantization_error` of each scale, without a consumer, to the last bit.
-
-        Weights with a scale per channel have few bins, for which numpy takes longer to be called
-        than to compute: many scales are computed at once.
+        """Return the `quantization_error` of each scale, without a consumer.
 
         Parameters
         ----------
@@ -228,22 +223,12 @@ class TensorStats:
         low, high
             Range of the integers, or int64 [n].
         """
+        from simulator.histogram import compute_quantization_errors
+
         centers, counts = self.nonzero_bins()
-        weights = counts.astype(np.float64)
-        table = np.broadcast_arrays(scales, low, high)
-        scale_column, low_column, high_column = (column[:, None] for column in table)
-        errors: list[float] = []
-        rows = max(_ERROR_TABLE_ELEMENTS // len(centers), 1)
-        for start in range(0, len(scales), rows):
-            chunk = slice(start, start + rows)
-            scale = scale_column[chunk]
-            squares = np.floor(centers * scale + 0.5)
-            np.clip(squares, low_column[chunk], high_column[chunk], out=squares)
-            squares /= scale
-            squares -= centers
-            squares *= squares
-            errors += [float(np.dot(weights, row)) / self.count for row in squares]
-        return errors
+        bounds = (np.broadcast_to(np.asarray(bound, float), scales.shape) for bound in (low, high))
+        errors = compute_quantization_errors(centers, counts.astype(float), scales, *bounds)
+        return [float(error) / self.count for error in errors]
 
 
 def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
