@@ -134,6 +134,8 @@ class Partition:
 
     def wide_outputs_between_parts(self, target: Target) -> list[str]:
         """Return the `wide_outputs` from which float nodes compute inputs of integer nodes."""
+        if not self.floats:
+            return []
         wide_outputs = self.wide_outputs(target)
         upstream_of_integers: set[int] = set()
         names = []

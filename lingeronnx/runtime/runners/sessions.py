@@ -86,10 +86,10 @@ def open_ort_session(
     """
     import onnxruntime as ort
 
-    has_loop = _contains_op(proto, "Loop")
+    op_types = _collect_op_types(proto)
     # Its constant folding inlines branches with a constant condition, and onnxruntime 1.32 crashes
     # there if nested branches have known shapes.
-    unsafe_optimizers = ["ConstantFolding"] if _contains_op(proto, "If") else []
+    unsafe_optimizers = ["ConstantFolding"] if "If" in op_types else []
     options = _make_session_options(threads, disable_optimizations)
     external_names = [
         tensor.name for tensor in proto.graph.initializer if tensor.name in external_constants
@@ -116,7 +116,7 @@ def open_ort_session(
                 disable_optimizations=disable_optimizations,
             )
         raise ModelError(f"onnxruntime cannot run {label}: {explain_ort_error(error)}") from error
-    if has_loop:
+    if "Loop" in op_types:
         session.run = _with_loop_timeout(session.run, ort.RunOptions)
         session.run_with_ort_values = _with_loop_timeout(
             session.run_with_ort_values, ort.RunOptions
@@ -224,12 +224,12 @@ def _requested_threads() -> int:
         raise ConfigError(str(error)) from error
 
 
-def _contains_op(proto: onnx.ModelProto, op_type: str) -> bool:
-    """Whether `proto`, with subgraphs and functions, has a node of type `op_type`."""
+def _collect_op_types(proto: onnx.ModelProto) -> set[str]:
+    """Return the operators of the nodes of `proto`, with subgraphs and functions."""
     nodes = list(proto.graph.node)
     for function in proto.functions:
         nodes += function.node
-    return any(node.op_type == op_type for node in iter_nodes_recursive(nodes))
+    return {node.op_type for node in iter_nodes_recursive(nodes)}
 
 
 def _with_loop_timeout(
