@@ -108,12 +108,12 @@ def test_onnxruntime_reader():
 @pytest.mark.parametrize(
     "make", [lambda: [{"x": row[None]} for row in X], Reader, lambda: iter([X[:3], X[3:]])]
 )
-def test_peek_joins_items(make):
+def test_first_joins_items(make):
     """Looking at the first samples goes beyond the first item and uses nothing up."""
     data = Data(make(), SPEC)
-    np.testing.assert_array_equal(next(data.peek_batch(7))[0]["x"], X[:7])
+    np.testing.assert_array_equal(data.first(7)["x"], X[:7])
     np.testing.assert_array_equal(data.first()["x"], X[:1])
-    np.testing.assert_array_equal(next(data.peek_batch(99))[0]["x"], X)
+    np.testing.assert_array_equal(data.first(99)["x"], X)
     np.testing.assert_array_equal(np.concatenate([feeds["x"] for feeds, _ in data.batches(3)]), X)
 
 
@@ -144,14 +144,14 @@ def test_first_samples_are_read_again_where_they_are_large():
     assert len(opened) == 3
 
 
-def test_peek_stops_at_another_size():
+def test_first_stops_at_another_size():
     spec = [InputSpec("x", (None, None), np.dtype(np.float32))]
     items = [
         np.zeros((1, 2), np.float32),
         np.zeros((2, 2), np.float32),
         np.zeros((1, 3), np.float32),
     ]
-    assert next(Data(items, spec).peek_batch(9))[0]["x"].shape == (3, 2)
+    assert Data(items, spec).first(9)["x"].shape == (3, 2)
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------------

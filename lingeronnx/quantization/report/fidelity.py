@@ -409,8 +409,8 @@ def _select_evaluation_data(prepared: PreparedModel) -> _EvaluationData:
     description = "on the calibration data (optimistic)"
     if prepared.synthetic:
         description = "on synthetic inputs"
-    feeds = [batch for batch, _ in data.peek_batch(MAX_MEASURED_SAMPLES)]
-    return _EvaluationData(feeds, description, sum(map(data.count_samples, feeds)))
+    samples = data.first(MAX_MEASURED_SAMPLES)
+    return _EvaluationData([samples], description, data.count_samples(samples))
 
 
 def _iter_tensor_pairs(

@@ -173,24 +173,15 @@ def _describe(old: Candidate, bits: int | None, new: Candidate, gain: Gain) -> C
 def _list_alternatives(best: Candidate, in_parts: bool) -> list[_Alternative]:
     """List the offloads to try, in order.
 
-    Those that are in float anyway are left out. `in_parts` is the result of `_runs_in_parts`.
-    """
-    host_by_default = best.prepared.parts.floats.keys()
-    has_poor_output = min(output_sqnr_levels(best)) < _MIN_SQNR_DB
-    offloads = _list_offloads(best, in_parts, has_poor_output)
-    return [offload for offload in offloads if offload.nodes.keys() - host_by_default]
-
-
-def _list_offloads(best: Candidate, in_parts: bool, has_poor_output: bool) -> list[_Alternative]:
-    """List the offloads to try in order.
-
     These are the fronts and tails of `find_offload_candidates`, fewer with recurrent states unless
     the model runs in parts (`in_parts`, see `_runs_in_parts`), then the cell updates if the setting
     `cells` is "auto". If an output is poor, `_cheap_host_nodes` come first if `in_parts`, and the
     gates last unless `cells` is "chip". What follows a power spectrum comes last, with 16 bits for
-    the transform in front of it if the target has them.
+    the transform in front of it if the target has them. Those that are in float anyway are left
+    out.
     """
     prepared, conf = best.prepared, best.prepared.conf
+    has_poor_output = min(output_sqnr_levels(best)) < _MIN_SQNR_DB
     graph, target = prepared.graph, prepared.target
     if conf.state and not in_parts:  # with recurrent states, their cells are tried instead
         candidates = find_offload_candidates(graph, False, False)
@@ -210,7 +201,8 @@ def _list_offloads(best: Candidate, in_parts: bool, has_poor_output: bool) -> li
     if has_poor_output:
         bits = _SPECTRUM_BITS if _SPECTRUM_BITS in target.bits else None
         offloads.append(_Alternative(find_power_tail(graph), _MIN_GAIN_DB, bits))
-    return offloads
+    host_by_default = prepared.parts.floats.keys()
+    return [offload for offload in offloads if offload.nodes.keys() - host_by_default]
 
 
 def _build_offloaded(

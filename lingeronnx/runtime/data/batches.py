@@ -71,7 +71,7 @@ class Data:
         {name: value} of former inputs that are constants now; feeds may contain them, with this
         value.
     hold_out
-        Exclude some samples from `batches` and `peek_batch`, if there are enough, to measure on;
+        Exclude some samples from `batches` and `first`, if there are enough, to measure on;
         see `held_out_batches`.
     max_samples
         Maximum number of samples from a source of unknown length without `limit`; default no
@@ -269,12 +269,12 @@ class Data:
         bounds = itertools.pairwise([0, *changes, len(indices)])
         return [(start + a, start + b, bool(is_held_out[a])) for a, b in bounds]
 
-    def peek_batch(self, size: int) -> Iterator[Batch]:
-        """Yield one batch of at most `size` samples, from the first items that can be concatenated.
+    def _read_first(self, size: int) -> dict[str, np.ndarray]:
+        """Return one batch of up to `size` samples, from the first items that can be concatenated.
 
-        Its labels are None; held-out samples are left out. Generators are not consumed: their first
-        items stay in memory. If an input fixes the number of samples, the batch has the samples of
-        one item. Raises DataError if there are no samples.
+        Held-out samples are left out. Generators are not consumed: their first items stay in
+        memory. If an input fixes the number of samples, the batch has the samples of one item.
+        Raises DataError if there are no samples.
         """
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []
@@ -295,7 +295,7 @@ class Data:
         batch = {}
         for name in parts[0]:
             batch[name] = self.inputs[name].concatenate([part[name] for part in parts])
-        yield batch, None
+        return batch
 
     def count_samples(self, feeds: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples in `feeds`, the largest of all inputs; 1 for empty feeds."""
@@ -341,12 +341,13 @@ class Data:
     def first(self, size: int = 1) -> dict[str, np.ndarray]:
         """Return the first samples as one batch of at most `size`, by input name.
 
-        Held-out samples are left out, and a generator is not consumed. Batches of at most
+        Held-out samples are left out, and a generator is not consumed. If an input fixes the number
+        of samples, these are the samples of the first item. Batches of at most
         `_MAX_CACHED_BYTES` are cached, so that files are not read repeatedly.
         """
         cached_size, cached = self._head
         if size > cached_size:
-            cached, _ = next(iter(self.peek_batch(size)))
+            cached = self._read_first(size)
             if sum(array.nbytes for array in cached.values()) > _MAX_CACHED_BYTES:
                 return cached
             self._head = size, cached

@@ -35,7 +35,7 @@ def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
     seen = np.concatenate([feeds["x"] for feeds, _ in data.batches(size)])[:, 0]
     assert np.concatenate([feeds["x"] for feeds in data.held_out_batches()])[:, 0].tolist() == held
     assert seen.tolist() == [i for i in range(640) if i not in held]
-    peeked = next(iter(data.peek_batch(560)))[0]["x"][:, 0]
+    peeked = data.first(560)["x"][:, 0]
     assert peeked.tolist() == seen[:560].tolist()
 
 
