@@ -108,8 +108,11 @@ def get_versions(target: Target) -> tuple[Target, ...]:
 
 def _find_target(name: str, targets: Iterable[Target]) -> Target | None:
     """Return the target of this name, with or without the version of its executor, or None."""
+    chip, version = split_platform_name(name)
     for target in targets:
-        if name in (target.name, format_platform_name(target.chip, target.executor)):
+        if target.name == name:
+            return target
+        if version is not None and (target.chip, target.executor) == (chip, version):
             return target
     return None
 

@@ -9,7 +9,6 @@ import math
 
 from ....common.arithmetic import round_up
 from ....ir import ir
-from ....operators.conv_geometry import ConvGeometry, has_known_shapes
 from ....operators.integer_ops import QUANT
 from ....targets import Target
 from ...packer_profile import ConvPackerLimits, get_packer_profile
@@ -103,19 +102,15 @@ def grouped_hoisted_padding(node: ir.Node, target: Target) -> str | None:
     least as many input rows as kernel columns, because the packer hoists its padding otherwise |
     convolve each group separately.
     """
-    geometry = ConvGeometry.from_node_as_2d(node)
-    channels = geometry.weight[1] if len(geometry.weight) > 1 else 1
-    if (
-        not get_packer_profile(target).conv.hoists_padding
-        or geometry.group == 1
-        or channels == 1
-        or not has_known_shapes(geometry)
-    ):
+    window = PackerWindow.from_node(node)
+    if window is None or not get_packer_profile(target).conv.hoists_padding:
         return None
-    height = int(geometry.input_shape[2] or 0)
-    if channels >= geometry.kernel[0] and height >= geometry.kernel[1]:
+    if window.group == 1 or window.depthwise or window.channels == 1:
         return None
-    return f"{geometry.group} groups of {channels} channels under {format_sides(geometry.kernel)}"
+    if window.channels >= window.kernel[0] and window.height >= window.kernel[1]:
+        return None
+    sides = format_sides(window.kernel)
+    return f"{window.group} groups of {window.channels} channels under {sides}"
 
 
 def group_count_1d(node: ir.Node, target: Target) -> str | None:
