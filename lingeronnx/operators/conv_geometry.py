@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir import ir
 
-__all__ = ["ConvGeometry"]
+__all__ = ["ConvGeometry", "has_known_shapes"]
 
 
 class ConvGeometry:
@@ -52,3 +52,11 @@ class ConvGeometry:
     def is_depthwise(self) -> bool:
         """Whether there are as many groups as input channels, and more than one."""
         return self.group > 1 and self.group == self.inputs
+
+
+def has_known_shapes(geometry: ConvGeometry) -> bool:
+    """Whether input and output have rank kernel rank + 2 and known dimensions after the batch."""
+    rank = len(geometry.kernel) + 2
+    if len(geometry.input_shape) != rank or len(geometry.result) != rank:
+        return False
+    return None not in (*geometry.input_shape[1:], *geometry.result[1:])
