@@ -35,8 +35,9 @@ def insert_host_scaling(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Insert Mul nodes (by 1, for now) between host and chip at tensors of unsupported scales.
 
-    These are tensors whose scale `target` cannot represent; the graph of `partition` is changed.
-    Both results are empty for a target with free scales.
+    These are tensors whose shared scale, by the calibrator "mse" for powers of two, needs an
+    exponent that `target` does not support. Groups without statistics or with zeros only are left
+    out. The graph of `partition` is changed. Both results are empty for a target with free scales.
 
     Returns
     -------
@@ -47,7 +48,16 @@ def insert_host_scaling(
     """
     if not target.needs_power_of_two_scales:
         return {}, {}
-    names = _out_of_range(shared_groups, stats, target, policy)
+    min_exponent, max_exponent = target.exponents
+    names: set[str] = set()
+    for group in shared_groups:
+        group_stats = group.merged_stats(stats)
+        if group_stats is None or not group_stats.sum_of_squares > 0:
+            continue
+        bits = policy.width(*group.tensors)
+        scale = choose_symmetric_scale(group_stats, bits, power_of_two=True, calibrator="mse")
+        if not min_exponent <= math.log2(scale) <= max_exponent:
+            names.update(group.tensors)
     return insert_boundary_muls(partition, names) if names else ({}, {})
 
 
@@ -83,28 +93,6 @@ def insert_boundary_muls(
         reasons[node] = HOST_SCALING_REASON
         equal_tensors[new_tensor] = name
     return reasons, equal_tensors
-
-
-def _out_of_range(
-    shared_groups: Sequence[SharedScaleGroup], stats: Stats, target: Target, policy: ScalePolicy
-) -> set[str]:
-    """Return the tensors whose shared scale needs an exponent that the target does not support.
-
-    The scale is that of the calibrator "mse" for powers of two; groups without statistics or with
-    zeros only are left out.
-    """
-    min_exponent, max_exponent = target.exponents
-    names: set[str] = set()
-    for group in shared_groups:
-        group_stats = group.merged_stats(stats)
-        if group_stats is None or not group_stats.sum_of_squares > 0:
-            continue
-        scale = choose_symmetric_scale(
-            group_stats, policy.width(*group.tensors), power_of_two=True, calibrator="mse"
-        )
-        if not min_exponent <= math.log2(scale) <= max_exponent:
-            names.update(group.tensors)
-    return names
 
 
 def _insert_mul_after(

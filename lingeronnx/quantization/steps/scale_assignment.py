@@ -87,8 +87,8 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
             lambda: [prepared.float_outputs.outputs(feed) for feed in batches],
         )
         trim_memory()
-        policy = policy.with_fixed_scales(relaxed_scales)
         if relaxed_scales:
+            policy = policy.with_fixed_scales(relaxed_scales)
             partition, plan, notes = assign_with_float_fallback(
                 partition, shared, scaled_stats, target, policy, conf.require_chip
             )
