@@ -18,7 +18,7 @@ from ...operators.selection.integer_op import read_constant_slices
 from ..factor_groups import FactorSets, pin_boundary_tensors
 from ..partition import Partition, quantized_tensors
 
-__all__ = ["ChannelGroup", "find_channel_groups"]
+__all__ = ["ChannelGroup", "find_channel_groups", "may_have_free_channels"]
 
 
 class ChannelGroup(NamedTuple):
@@ -62,6 +62,16 @@ class _ChannelLink(NamedTuple):
     first_channels: np.ndarray
     second: str
     second_channels: np.ndarray
+
+
+def may_have_free_channels(partition: Partition) -> bool:
+    """Whether a channel may have a factor, so that `find_channel_groups` may find a group.
+
+    Such a channel has a layer on both sides, or is dropped by a Slice after its layer.
+    """
+    if len(partition.absorbing_layers) > 1:
+        return True
+    return any(ir.is_standard_op(node, "Slice") for node, _ in partition.integer_nodes)
 
 
 def find_channel_groups(partition: Partition) -> list[ChannelGroup]:

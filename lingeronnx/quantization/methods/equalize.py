@@ -33,7 +33,7 @@ from ...operators.batch_norm.lowering import fold_batch_norm_parameters
 from ...runtime.runners import FloatRunner
 from ..partition import Partition
 from ..scales.scale_policy import ScalePolicy
-from .channel_groups import ChannelGroup, find_channel_groups
+from .channel_groups import ChannelGroup, find_channel_groups, may_have_free_channels
 from .factors import apply_factors, multiply_factors
 
 __all__ = ["ChannelStats", "equalize_channels"]
@@ -106,8 +106,8 @@ def equalize_channels(
         {tensor: factors, float64 [channels]}; a tensor is multiplied by its factors. Tensors
         without change are left out.
     """
-    if len(partition.absorbing_layers) < 2:
-        return {}  # no factor has a layer on both sides
+    if not may_have_free_channels(partition):
+        return {}
     groups = find_channel_groups(partition)
     if not groups:
         return {}

@@ -6,7 +6,12 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.ir import ir
 from lingeronnx.quantization.calibration import collect_stats
+from lingeronnx.quantization.factor_groups import group_tensors_by_factor
 from lingeronnx.quantization.methods import factors
+from lingeronnx.quantization.methods.channel_groups import (
+    find_channel_groups,
+    may_have_free_channels,
+)
 from lingeronnx.quantization.methods.equalize import equalize_channels
 from lingeronnx.quantization.methods.range_fitting import fit_range_factors
 from lingeronnx.quantization.normalize import normalize
@@ -18,6 +23,7 @@ from lingeronnx.runtime.runners import FloatRunner
 from lingeronnx.targets import get_target
 from tests import nets
 from tests.nets import Net
+from tests.passes.helpers import graph, positive, rand
 
 VENUS = get_target("venus")
 PLAIN = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
@@ -267,3 +273,41 @@ def test_layers_over_a_last_axis_are_left_alone():
     result = nets.quantized(model)
     assert "c" not in result.plan.transforms or len(result.plan.transforms["c"].factor) == 1
     assert result.report.outputs["z"]["sqnr"] > 25
+
+
+#: Graphs with one layer that absorbs factors, or none, and what lies around it.
+FEW_LAYERS = {
+    "no layer": "a = Relu(x) y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(a)",
+    "one layer": "c = Conv<pads=[1,1,1,1]>(x, w) y = Relu(c)",
+    "around a layer": "r = Relu(x) c = Conv<pads=[1,1,1,1]>(r, w) s = Add(r, c) y = Relu(s)",
+    "joined with its input": "r = Relu(x) c = Conv<pads=[1,1,1,1]>(r, w) "
+    "s = Concat<axis=1>(r, c) y = Relu(s)",
+    "a part of the input": "s = Slice(x, zero, two, one) c = Conv<pads=[1,1,1,1]>(x, w) "
+    "d = Slice(c, zero, two, one) y = Concat<axis=1>(s, d)",
+    "a function": "c = Conv<pads=[1,1,1,1]>(x, w) s = Sigmoid(c) y = Mul(c, s)",
+    "a batch norm": "a = Relu(x) b = BatchNormalization(a, k, k, k, k) y = Relu(b)",
+    "a float node": "c = Conv<pads=[1,1,1,1]>(x, w) a = Relu(c) f = Sin(a) y = Add(a, f)",
+}
+
+
+@pytest.mark.parametrize("name", FEW_LAYERS)
+@pytest.mark.parametrize("platform", ["venus", "generic"])
+def test_no_tensor_has_a_free_factor_with_fewer_than_two_layers(name, platform):
+    """Every tensor is joined to one that must not change, so that both methods end at once. Only
+    channels that a Slice drops are free.
+    """
+    body, arrays = FEW_LAYERS[name], {"w": rand(3, 3, 3, 3), "k": positive(3)}
+    arrays |= {key: np.array([i]) for i, key in enumerate(("zero", "one", "two"))}
+    used = {key: value for key, value in arrays.items() if f"{key}," in body or f"{key})" in body}
+    model = graph(f"g (float[N,3,6,6] x) => (float[N,i,j,k] y) {{ {body} }}", **used)
+    x, target = rand(4, 3, 6, 6), get_target(platform)
+    for step in (lambda: None, lambda: normalize(model)):
+        step()
+        trace_shapes(model, {"x": x[:1]})
+    partition = partition_graph(model, target, {})
+    assert len(partition.absorbing_layers) < 2
+    groups, _ = group_tensors_by_factor(partition, target, 8)
+    assert all(group.pinned for group in groups)
+    drops_channels = name == "a part of the input"
+    assert may_have_free_channels(partition) is drops_channels
+    assert bool(find_channel_groups(partition)) is drops_channels
