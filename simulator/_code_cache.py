@@ -3,7 +3,7 @@
 Numba's disk cache cannot be read without importing Numba. A file of this cache contains the symbol
 of the function, the names of the functions in Numba's two C libraries that it calls, and the object
 code, so LLVM alone can link it. The libraries are separate modules, which can be loaded without
-Numba. A function that calls anything else is not cached.
+Numba. Anything else that it calls must be in the C library, else it cannot be linked.
 
 Types are represented as plain values, see `argument_type`: an array by its dtype and rank, a tuple
 by its class and members.
@@ -11,8 +11,10 @@ by its class and members.
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -21,7 +23,6 @@ from threading import RLock
 from typing import Any, TypeAlias
 
 import numpy as np
-from llvmlite import binding
 
 from simulator import _disk_cache, _llvm
 from simulator._jit import JittedFunction, import_numba
@@ -127,24 +128,38 @@ def _load_cached(key: str) -> int | None:
 def _compile_and_store(function: JittedFunction, kinds: tuple[ArgumentType, ...], key: str) -> int:
     """Compile `function` for argument types `kinds` with Numba; return the address of its code.
 
-    The code is cached under `key` if it can be linked without Numba.
+    The code is cached under `key`. Raises RuntimeError if it cannot be linked without Numba.
     """
     import_numba()
     signature = tuple(_numba_type(kind) for kind in kinds)
-    function.dispatcher.compile(signature)
-    compiled = function.dispatcher.overloads[signature]
-    library, symbol = compiled.library, compiled.fndesc.llvm_func_name
-    address = int(library.get_pointer_to_function(symbol))
-    called = [
-        declared.name
-        for declared in library._final_module.functions
-        if declared.is_declaration and not declared.name.startswith("llvm.")
-    ]
-    library_names = [name for name in called if _library_function_address(name)]
-    if all(binding.address_of_symbol(name) for name in {*called} - {*library_names}):
-        head = json.dumps([symbol, library_names]).encode()
-        _disk_cache.write_code(key, "loop", head + b"\n" + library._get_compiled_object())
+    with _paused_garbage_collection():
+        function.dispatcher.compile(signature)
+        compiled = function.dispatcher.overloads[signature]
+        code = compiled.library.emit_object()
+    symbol = compiled.fndesc.llvm_func_name
+    addresses: dict[str, int] = {}
+    for name in compiled.library.list_external_symbols():
+        if address := _library_function_address(name):
+            addresses[name] = address
+    address = _llvm.link_object(code, symbol, addresses)
+    head = json.dumps([symbol, list(addresses)]).encode()
+    _disk_cache.write_code(key, "loop", head + b"\n" + code)
     return address
+
+
+@contextmanager
+def _paused_garbage_collection() -> Iterator[None]:
+    """Collect no garbage while the context is open: Numba leaves little, and creates much else.
+
+    Collections would take a tenth of the time of compilation.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _type_key(kind: ArgumentType) -> str:

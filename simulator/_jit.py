@@ -1,9 +1,9 @@
-"""The only module that imports Numba: `jit` for kernels, `register_inline` for scalar functions.
+"""Functions that Numba compiles: `jit` for kernels, `register_inline` for scalar functions.
 
 Owns the compile options, and the time when Numba is imported: not before something must be
 compiled, because the import takes longer than a small model runs (`_code_cache` stores machine code
-that needs no Numba). Declarations for Numba are queued until then. Must not know: the functions
-that are compiled.
+that needs no Numba). Declarations for Numba are queued until then. `_kernel_compiler` is Numba's
+compiler as used here. Must not know: the functions that are compiled.
 
 Options: `nogil`, because programs run on plain threads (Numba's threading layer is not safe to call
 from several threads, so `parallel=True` is never used), and never `fastmath`: floats appear only
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import cached_property, update_wrapper
 from threading import RLock
 from typing import Any
+from typing import overload as overload_types
 
 __all__ = [
     "JittedFunction",
@@ -53,11 +54,19 @@ class _Config:
 config = _Config()
 
 
-#: Options of functions that only compiled code calls: without a C wrapper they compile faster.
-#: Numba's annotations lack this option.
-_INLINE_OPTIONS: Any = {"no_cfunc_wrapper": True}
 _LOCK = RLock()
 _PENDING_DECLARATIONS: list[Callable[[], Any]] = []  # to run before Numba compiles anything
+
+
+def _compile_options() -> Any:
+    """Return Numba's options for functions that only compiled code calls: they need no wrappers."""
+    from simulator._kernel_compiler import KernelCompiler
+
+    return {
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+        "pipeline_class": KernelCompiler,
+    }
 
 
 def import_numba() -> Any:
@@ -80,7 +89,7 @@ def register_inline(function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare the decorated function to Numba as one that compiled code inlines."""
         from numba.extending import register_jitable
 
-        register_jitable(**_INLINE_OPTIONS)(function)
+        register_jitable(**_compile_options())(function)
 
     _PENDING_DECLARATIONS.append(declare)
     return function
@@ -103,7 +112,7 @@ def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
             """Declare the implementation to Numba; called when Numba is imported."""
             from numba.extending import overload as numba_overload
 
-            numba_overload(function, jit_options=_INLINE_OPTIONS)(implementation)
+            numba_overload(function, jit_options=_compile_options())(implementation)
 
         _PENDING_DECLARATIONS.append(declare)
         return implementation
@@ -143,9 +152,10 @@ class JittedFunction:
     Called from Python, it runs uncompiled.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], allocates: bool) -> None:
         """Wrap `function`, a kernel in Python, without compiling it."""
         self.py_func = function
+        self._allocates = allocates
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -154,11 +164,8 @@ class JittedFunction:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """Numba's dispatcher of the function, for calls from compiled code only.
-
-        It has no wrappers that convert Python objects.
-        """
-        options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        """Numba's dispatcher of the function, for calls from compiled code only."""
+        options = {**_compile_options(), "_nrt": self._allocates}
         return import_numba().njit(nogil=True, error_model="numpy", **options)(self.py_func)
 
     @property
@@ -167,9 +174,17 @@ class JittedFunction:
         return import_numba().types.Dispatcher(self.dispatcher)
 
 
-def jit(function: Callable[..., Any]) -> JittedFunction:
+@overload_types
+def jit(function: Callable[..., Any]) -> JittedFunction: ...
+@overload_types
+def jit(*, allocates: bool) -> Callable[[Callable[..., Any]], JittedFunction]: ...
+def jit(function: Callable[..., Any] | None = None, *, allocates: bool = False) -> Any:
     """Decorate a kernel: it is compiled when first needed for new types, and releases the GIL.
 
-    Called from Python, it runs uncompiled.
+    Called from Python, it runs uncompiled. ``@jit(allocates=True)`` is for a kernel that creates
+    arrays: its code counts references to arrays, which takes longer to compile. Without it, Numba
+    raises an error.
     """
-    return JittedFunction(function)
+    if function is None:
+        return lambda decorated: JittedFunction(decorated, allocates)
+    return JittedFunction(function, allocates)

@@ -32,7 +32,7 @@ from simulator.native import InputRef, NativeLoop, OutputRef
 __all__ = ["Mean"]
 
 
-@jit
+@jit(allocates=True)
 def _average_windows(
     x: Array,
     geometry: tuple[int, ...],

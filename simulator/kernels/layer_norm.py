@@ -114,15 +114,17 @@ def _layer_norm(
     count = x.shape[1]
     for row in range(x.shape[0]):
         total, root, k = _measure_row(x[row], epsilon, roots)
-        for i in range(count):
-            n = round_shift_right((count * np.int64(x[row, i]) - total) * root, k + 19 - fraction)
-            if fraction == 10:
-                acc = saturate(n, 16) * gamma[i] + beta[i]
-            elif not single:
-                acc = saturate(n, 32) * gamma[i] + beta[i]
-            else:
-                acc = np.int64(np.float32(saturate(saturate(n, 32) * gamma[i] + beta[i], 32)))
-            out[row, i] = apply_rescale(rescale, acc)
+        shift = k + 19 - fraction
+        bits = 16 if fraction == 10 else 32
+        if single:
+            for i in range(count):
+                n = round_shift_right((count * np.int64(x[row, i]) - total) * root, shift)
+                acc = saturate(saturate(n, bits) * gamma[i] + beta[i], 32)
+                out[row, i] = apply_rescale(rescale, np.int64(np.float32(acc)))
+        else:
+            for i in range(count):
+                n = round_shift_right((count * np.int64(x[row, i]) - total) * root, shift)
+                out[row, i] = apply_rescale(rescale, saturate(n, bits) * gamma[i] + beta[i])
 
 
 @dataclass(frozen=True, eq=False)

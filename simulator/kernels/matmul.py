@@ -32,7 +32,7 @@ from simulator.native import InputRef, NativeLoop, OutputRef, Scratch
 __all__ = ["MatMul"]
 
 
-@jit
+@jit(allocates=True)
 def _matmul(x: Array, y: Array, zero: Array, rescale: RescaleForm, out: Array) -> None:
     """Fill out [B, N, P] with rescale(x [B, N, M] @ y [B, M, P]), in integers.
 

@@ -43,7 +43,7 @@ from simulator.native import InputRef, NativeLoop, OutputRef
 __all__ = ["AvgPool", "MaxPool", "luna_average"]
 
 
-@jit
+@jit(allocates=True)
 def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> None:
     """Fill out [N, Ho, Wo, C] with the maxima of the windows of x [N, H, W, C].
 
@@ -75,7 +75,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
                             target[i] = max(target[i], source[i])
 
 
-@jit
+@jit(allocates=True)
 def _sum_pool(  # noqa: C901 - one loop nest
     x: Array, geometry: tuple[int, ...], zero: Array, rescale: RescaleForm, out: Array
 ) -> None:

@@ -128,7 +128,7 @@ def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) ->
     return saturate(total, 32)
 
 
-@jit
+@jit(allocates=True)
 def _softmax(x: Array, entry: Array, mode: int, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, T] with the softmax of the rows of x [R, T].
 
@@ -186,7 +186,7 @@ def _tabulate_exponentials(entry: Array, first: int, fused: bool, out: Array) ->
             out[line, i] = _exp_q23(saturate(entry[i] - entry[top], 32), fused)
 
 
-@jit
+@jit(allocates=True)
 def _softmax_by_table(
     x: Array, lines: Array, newton: bool, rescale: RescaleForm, out: Array
 ) -> None:
@@ -229,7 +229,7 @@ def _softmax_by_table(
             target[i] = apply_rescale(rescale, upper >> 6)
 
 
-@jit
+@jit(allocates=True)
 def _log_softmax(
     x: Array, entry: Array, fused: bool, logs: Array, rescale: RescaleForm, out: Array
 ) -> None:

@@ -17,7 +17,7 @@ from simulator.kernel import Array
 __all__ = ["convolve_dense", "convolve_depthwise"]
 
 
-@jit
+@jit(allocates=True)
 def convolve_dense(  # noqa: C901 - one loop nest
     x: Array,
     weight: Array,
@@ -63,7 +63,7 @@ def convolve_dense(  # noqa: C901 - one loop nest
                     target[o] = apply_rescale(rescale, acc[o])
 
 
-@jit
+@jit(allocates=True)
 def convolve_depthwise(  # noqa: C901 - one loop nest
     x: Array,
     weight: Array,

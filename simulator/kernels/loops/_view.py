@@ -63,7 +63,8 @@ def _make_view(typingctx: Any, x: Any, shape: Any) -> Any:
             target, source.data, sizes, strides, source.itemsize, source.meminfo, source.parent
         )
         value = target._getvalue()
-        context.nrt.incref(builder, view, value)
+        if context.enable_nrt:
+            context.nrt.incref(builder, view, value)
         return value
 
     return view(x, shape), codegen

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-@jit
+@jit(allocates=True)
 def matmul_rescale(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, O] with rescale(x [R, I] @ weight [I, O] + bias [O]).
 

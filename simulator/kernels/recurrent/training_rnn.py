@@ -70,7 +70,7 @@ def _evaluate_unsaturated(curve: Any, x: Any) -> Any:
     return evaluate_curve(curve, x) if -32768 <= x <= 32768 else 0
 
 
-@jit
+@jit(allocates=True)
 def _lstm_q15(
     sums: Array,
     lengths: Array,
@@ -117,7 +117,7 @@ def _lstm_q15(
         last[n] = h[0]
 
 
-@jit
+@jit(allocates=True)
 def _lstm_q7(
     sums: Array,
     lengths: Array,
@@ -164,7 +164,7 @@ def _lstm_q7(
                 y[n, t, u] = last[n, u]
 
 
-@jit
+@jit(allocates=True)
 def _gru_q15(
     sums: Array,
     lengths: Array,
@@ -215,7 +215,7 @@ def _gru_q15(
         last[k] = h[0]
 
 
-@jit
+@jit(allocates=True)
 def _gru_q7(
     sums: Array,
     lengths: Array,
@@ -262,7 +262,7 @@ def _gru_q7(
                 y[k, t, u] = last[k, u]
 
 
-@jit
+@jit(allocates=True)
 def _gru_q31(
     sums: Array,
     lengths: Array,
