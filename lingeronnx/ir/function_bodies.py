@@ -6,6 +6,7 @@ whose operators have not changed between its opset and that of the model.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
@@ -42,17 +43,24 @@ class _FunctionSchema(Protocol):
 
 def find_standard_schema(node: ir.Node, opset: int) -> defs.OpSchema | None:
     """Return the schema of the standard operator of `node` in `opset`, None if there is none."""
-    if node.domain or not defs.has(node.op_type, node.domain):
+    return None if node.domain else _find_schema(node.op_type, opset)
+
+
+@functools.cache
+def _find_schema(op_type: str, opset: int) -> defs.OpSchema | None:
+    """Return the schema of the standard operator `op_type` in `opset`, None if there is none."""
+    if not defs.has(op_type):
         return None
     try:
-        return defs.get_schema(node.op_type, opset)
+        return defs.get_schema(op_type, opset)
     except defs.SchemaError:
         return None
 
 
-def has_function_body(node: ir.Node, opset: int) -> bool:
-    """Whether the standard operator of `node` has a function body in `opset`."""
-    schema = find_standard_schema(node, opset)
+@functools.cache
+def has_function_body(op_type: str, opset: int) -> bool:
+    """Whether the standard operator `op_type` has a function body in `opset`."""
+    schema = _find_schema(op_type, opset)
     if schema is None:
         return False
     functions = cast("_FunctionSchema", schema)

@@ -475,8 +475,8 @@ def test_blocks_between_layers_keep_a_model_in_integers(op_type, platform):
 def test_bodies_are_those_of_the_models_opset():
     model, _ = one_node("Swish", (draw(2, 3),), 24, alpha=0.5)
     node = next(iter(model.graph))
-    assert has_function_body(node, 24)
-    assert not has_function_body(node, 23)  # there is no Swish
+    assert has_function_body("Swish", 24)
+    assert not has_function_body("Swish", 23)  # there is no Swish
     assert find_function_body(node, 28).opset_import[0].version == 28
 
 

@@ -109,7 +109,7 @@ def _lacks_kernel(node: ir.Node, opset: int) -> bool:
     schema = find_standard_schema(node, opset)
     if schema is None or schema.since_version < _FIRST_TESTED_OPSET:
         return False
-    if not has_function_body(node, opset):
+    if not has_function_body(node.op_type, opset):
         return False
     proto = ir.serialize_node(node)
     inputs: list[onnx.ValueInfoProto] = []

@@ -30,7 +30,9 @@ def can_expand(node: ir.Node, opset: int) -> bool:
         return is_dilated(node)
     if (node.domain, node.op_type) in COMPOSITIONS:
         return True
-    return node.op_type not in _FINAL_OPS and has_function_body(node, opset)
+    if node.domain or node.op_type in _FINAL_OPS:
+        return False
+    return has_function_body(node.op_type, opset)
 
 
 def expand_nodes(model: ir.Model, names: Collection[str]) -> set[str]:
