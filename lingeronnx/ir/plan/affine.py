@@ -108,6 +108,14 @@ class Affine:
     rounding
         Rounding to integers.
 
+    Attributes
+    ----------
+    low, high
+        Smallest and largest integer of the width: -2^(bits - 1) and 2^(bits - 1) - 1, or 0 and
+        2^bits - 1 if unsigned.
+    single
+        Whether all elements of the tensor share one scale.
+
     Raises
     ------
     ValueError
@@ -120,6 +128,9 @@ class Affine:
     zero_points: np.ndarray
     signed: bool
     rounding: Rounding
+    low: int
+    high: int
+    single: bool
 
     def __init__(
         self,
@@ -147,6 +158,7 @@ class Affine:
                 f"scale {scales.tolist()} does not match {granularity}: pass one scale per tensor, "
                 "or at least two along an axis"
             )
+        low = -(1 << (bits - 1)) if signed else 0
         fields = {
             "scales": scales,
             "bits": bits,
@@ -154,6 +166,9 @@ class Affine:
             "zero_points": _to_readonly_array(zero_point, np.int64, scales.shape),
             "signed": signed,
             "rounding": rounding,
+            "low": low,
+            "high": low + (1 << bits) - 1,
+            "single": isinstance(granularity, PerTensor),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -197,11 +212,6 @@ class Affine:
     # ---- properties ------------------------------------------------------------------------------
 
     @property
-    def single(self) -> bool:
-        """Whether all elements of the tensor share one scale."""
-        return isinstance(self.granularity, PerTensor)
-
-    @property
     def axis(self) -> int | None:
         """The axis along which the scales differ (also of groups); None with a single scale."""
         return None if isinstance(self.granularity, PerTensor) else self.granularity.axis
@@ -235,16 +245,6 @@ class Affine:
     def shifted(self) -> bool:
         """Whether any zero point differs from 0."""
         return bool(self.zero_points.any())
-
-    @property
-    def low(self) -> int:
-        """The smallest integer of the width: -2^(bits - 1), or 0 if unsigned."""
-        return -(1 << (self.bits - 1)) if self.signed else 0
-
-    @property
-    def high(self) -> int:
-        """The largest integer of the width: 2^(bits - 1) - 1, or 2^bits - 1 if unsigned."""
-        return self.low + (1 << self.bits) - 1
 
     @property
     def ends(self) -> tuple[float, float]:
