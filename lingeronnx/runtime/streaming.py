@@ -15,7 +15,7 @@ import numpy as np
 
 from ..common.errors import ConfigError, DataError, suggest_nearest
 from ..ir import ir
-from .data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
+from .data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec, count_divisible_samples
 from .runners import FloatRunner, get_input_specs
 
 __all__ = [
@@ -210,7 +210,7 @@ def iter_calls(
             yield Call(feeds, labels)
         return
     for index, (feeds, labels) in enumerate(chain([first], items)):
-        count = _count_divisible_samples(data, feeds)
+        count = count_divisible_samples(data.inputs, feeds)
         call_count = count if calls == "all" else calls
         if count % call_count:
             raise DataError(
@@ -226,19 +226,6 @@ def iter_calls(
             yield Call(part, part_labels, index > 0 and position == 0 and call_count > 1)
 
 
-def _count_divisible_samples(data: Data, feeds: Mapping[str, np.ndarray]) -> int:
-    """Return the number of samples in `feeds`, an item of `data`.
-
-    1 if the model fixes their number.
-    """
-    counts = [
-        data.inputs[name].count_samples(array)
-        for name, array in feeds.items()
-        if data.inputs[name].accepts_any_batch
-    ]
-    return max(counts, default=1)
-
-
 def _check_single_call(
     data: Data, feeds: Mapping[str, np.ndarray], state_inputs: Collection[str]
 ) -> None:
@@ -246,7 +233,7 @@ def _check_single_call(
 
     It is unclear if it has several samples and lacks a state input.
     """
-    count = _count_divisible_samples(data, feeds)
+    count = count_divisible_samples(data.inputs, feeds)
     if count > 1 and not feeds.keys() >= set(state_inputs):
         raise DataError(
             f"{data.label}: one item of {count} samples may be {count} consecutive calls, or one "

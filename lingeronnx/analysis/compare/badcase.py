@@ -15,7 +15,7 @@ import numpy as np
 from ...common.errors import ConfigError, DataError, suggest_nearest
 from ...ir import ir
 from ...ir.batch_axes import guess_batch_axis
-from ...runtime.data import Data, InputSpec, Progress, load_function
+from ...runtime.data import Data, InputSpec, Progress, count_divisible_samples, load_function
 from ...runtime.dump import write_npz
 from ...runtime.metrics import call_user_function
 from ...runtime.provenance import load_fixed_arrays
@@ -144,7 +144,7 @@ def find_bad_case(
     for step, (feeds, labels) in enumerate(batches):
         if steps is not None and step >= steps:
             break
-        count = _count_samples(feeds, specs)
+        count = count_divisible_samples(specs, feeds)
         base_samples, other_samples = (
             _iter_samples(_run_output(source, output_name, feeds), axis, count, output_name)
             for source in (base, other)
@@ -173,17 +173,6 @@ def find_bad_case(
         mean=total / sample_count,
         samples=sample_count,
     )
-
-
-def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
-    """Return the number of samples in a batch: the largest count of all inputs.
-
-    Inputs with a fixed batch size do not count; 1 if there are no others.
-    """
-    counts = [
-        spec.count_samples(feeds[name]) for name, spec in specs.items() if spec.accepts_any_batch
-    ]
-    return max(counts, default=1)
 
 
 def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from ...common.errors import ConfigError
 from ...common.hashing import hash_framed_parts
 from ...ir import ir
 from ...ir.plan import Affine
-from ...runtime.data import Data
+from ...runtime.data import Data, count_divisible_samples
 from ...runtime.runners import get_input_specs
 from ...runtime.runners.segments import Segments
 from .kernels import IntegerOperator, KernelRunner, VariantKey
@@ -170,7 +170,7 @@ class TrialEngine:
         All samples are one group, unless an input accepts single samples only; then each is one.
         Inputs with a fixed batch are passed on whole.
         """
-        count = self._count_samples(feeds)
+        count = count_divisible_samples(self.inputs, feeds)
         step = 1 if self.runs_single_samples else max(count, 1)
         for start in range(0, count, step):
             stop = min(start + step, count)
@@ -182,15 +182,6 @@ class TrialEngine:
                 samples[name] = array
             yield start, stop, samples
 
-    def _count_samples(self, feeds: Mapping[str, np.ndarray]) -> int:
-        """Return the number of samples in a batch; 1 if no input accepts any batch size."""
-        counts = [
-            self.inputs[name].count_samples(array)
-            for name, array in feeds.items()
-            if self.inputs[name].accepts_any_batch
-        ]
-        return max(counts, default=1)
-
     def run_base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
         """Run the complete model on samples, and return the tensors between its segments.
 
@@ -201,7 +192,7 @@ class TrialEngine:
             name: self._round_tensor(setting, name, np.asarray(array))
             for name, array in feeds.items()
         }
-        count = self._count_samples(feeds)
+        count = count_divisible_samples(self.inputs, feeds)
         for index in range(len(self.segments.segments)):
             for name, array in self._run_segment(index, setting, tensors, count).items():
                 tensors[name] = self._round_tensor(setting, name, array)
@@ -225,7 +216,7 @@ class TrialEngine:
         for name, array in feeds.items():
             if setting.get_tensor_grid(name) != base.setting.get_tensor_grid(name):
                 changed[name] = self._round_tensor(setting, name, np.asarray(array))
-        count = self._count_samples(feeds)
+        count = count_divisible_samples(self.inputs, feeds)
         for index, segment in enumerate(self.segments.segments):
             changed |= self._update_segment(index, setting, base, changed, count)
             for name in segment.inputs:

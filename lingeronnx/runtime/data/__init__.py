@@ -2,7 +2,7 @@
 
 from .batches import MAX_UNBOUNDED_SAMPLES, Data, HoldOut, require_equal_inputs
 from .functions import load_function
-from .inputs import Batch, InputSpec, Progress
+from .inputs import Batch, InputSpec, Progress, count_divisible_samples
 from .pictures import Pictures
 from .sources import resolve_source_path
 
@@ -14,6 +14,7 @@ __all__ = [
     "InputSpec",
     "Pictures",
     "Progress",
+    "count_divisible_samples",
     "require_equal_inputs",
     "resolve_source_path",
     "load_function",

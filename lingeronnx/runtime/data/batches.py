@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...common.errors import DataError, suggest_nearest, wrap_user_errors
-from .inputs import Batch, InputSpec
+from .inputs import Batch, InputSpec, count_divisible_samples
 from .sources import Item, open_items
 
 __all__ = ["MAX_UNBOUNDED_SAMPLES", "Data", "HoldOut"]
@@ -327,15 +327,10 @@ class Data:
         Inputs without a batch axis are complete in every batch. A copy of `feeds` is the only batch
         if an input fixes the number of samples.
         """
-        counts = [
-            self.inputs[name].count_samples(array)
-            for name, array in feeds.items()
-            if self.inputs[name].accepts_any_batch
-        ]
-        if not counts or not self._can_split(feeds):
+        if not self._can_split(feeds):
             yield dict(feeds)
             return
-        for start in range(0, max(counts), size):
+        for start in range(0, count_divisible_samples(self.inputs, feeds), size):
             yield self._slice_feeds(feeds, start, start + size)
 
     def first(self, size: int = 1) -> dict[str, np.ndarray]:

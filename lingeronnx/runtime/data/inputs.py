@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Batch", "InputSpec", "Progress", "find_labels"]
+__all__ = ["Batch", "InputSpec", "Progress", "count_divisible_samples", "find_labels"]
 
 #: Names of arrays with labels, among those that are no inputs of the model.
 _LABEL_NAMES = ("labels", "label")
@@ -121,6 +121,19 @@ class InputSpec(NamedTuple):
         if self.axis is None:
             return array.shape, array.tobytes()
         return tuple(size for axis, size in enumerate(array.shape) if axis != self.axis)
+
+
+def count_divisible_samples(specs: Mapping[str, InputSpec], feeds: Mapping[str, np.ndarray]) -> int:
+    """Return the number of samples that `feeds` can be divided into: those of the longest input.
+
+    Only inputs that accept any batch count; 1 if there are none.
+    """
+    counts = [
+        spec.count_samples(feeds[name])
+        for name, spec in specs.items()
+        if name in feeds and spec.accepts_any_batch
+    ]
+    return max(counts, default=1)
 
 
 def find_labels(arrays: Collection[str], names: Collection[str]) -> str | None:
