@@ -61,10 +61,15 @@ class KernelLibrary(codegen.JITCodeLibrary):
     def emit_object(self) -> bytes:
         """Optimize the module and return its machine code as an object file."""
         self._ensure_finalized()
-        manager, builder = self._codegen._module_pass_manager()
-        manager.run(self._final_module, builder)
+        machine = self._codegen._tm
+        options = binding.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization, options.slp_vectorization = True, False
+        builder = binding.create_pass_builder(machine, options)
+        passes = builder.getModulePassManager()
+        passes.add_refprune_pass()
+        passes.run(self._final_module, builder)
         self._final_module.verify()
-        code: bytes = self._codegen._tm.emit_object(self._final_module)
+        code: bytes = machine.emit_object(self._final_module)
         return code
 
     def list_external_symbols(self) -> list[str]:
