@@ -172,6 +172,13 @@ class Candidate:
         return self.planned.prepared
 
     @cached_property
+    def unrefined(self) -> Candidate:
+        """The same plan with the weights of the float model; itself if none was refined."""
+        if self.float_graph is self.planned.graph:
+            return self
+        return build_candidate(self.planned, self.planned.graph)
+
+    @cached_property
     def report(self) -> Report:
         """The report, before the checks of `result`."""
         from .describe import build_report  # many modules, which only a report needs

@@ -22,7 +22,6 @@ from ...common.errors import ConstraintError
 from ..methods.refine import RefinementOptions
 from ..report.candidate import Candidate, build_candidate, build_refined_candidate
 from ..run_log import RunLog
-from ..steps.planned_model import PlannedModel
 from ..steps.scale_sources import plan_without_range_transforms
 from .evidence import (
     MAX_SQNR_DB,
@@ -36,7 +35,7 @@ from .evidence import (
 )
 from .trial import Criterion, Proposal, Proposals, TrialVerdict
 
-__all__ = ["StageAblation"]
+__all__ = ["RefinementAblation", "StageAblation", "TransformAblation"]
 
 # Refinement is tried with Relu means if its gain, or the SQNR of an output, is below these.
 _SMALL_GAIN_DB, _LOW_SQNR_DB = 0.5, 15.0
@@ -46,6 +45,9 @@ _RELU_MEANS_USED = "biases match the means after Relus instead of before them"
 _TRANSFORMS_DROPPED = "range transforms were disabled"
 
 
+_CRITERION = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+
+
 class StageAblation:
     """Trial: the model without the stages that move its outputs away from the float model.
 
@@ -53,7 +55,7 @@ class StageAblation:
     """
 
     name = "stages"
-    criterion = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+    criterion = _CRITERION
 
     def find_obstacle(self, best: Candidate) -> str | None:
         """Return "" (no note) if no stage is left out, or None if the trial applies.
@@ -70,56 +72,84 @@ class StageAblation:
         better, with the better refinement, beside the best. A chip-ready model stays chip-ready:
         the first choice is undone if it is not, and the last is rejected.
         """
-        planned = best.planned
-        unrefined = build_candidate(planned, planned.graph, log.progress)
-        chosen = yield from self._choose_refinement(best, unrefined, log)
+        unrefined = best.unrefined
+        chosen = yield from _choose_refinement(best, unrefined, log)
         if keeps_chip(best, chosen):
             best = chosen
-        untransformed = None
-        if planned.basis.policy is not None:
-            untransformed = _plan_without_transforms(planned, log)
-        if untransformed is None:
+        plain = _build_without_transforms(unrefined, log)
+        if plain is None or not _CRITERION.is_met(compare_outputs(unrefined, plain)):
             return best
-        plain = build_candidate(untransformed, untransformed.graph, log.progress)
-        if not self.criterion.is_met(compare_outputs(unrefined, plain)):
-            return best
-        refined = build_refined_candidate(untransformed, log.progress, RefinementOptions())
-        alternative = yield from self._choose_refinement(refined, plain, log)
-        proposal = self._propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
+        refined = build_refined_candidate(plain.planned, log.progress, RefinementOptions())
+        alternative = yield from _choose_refinement(refined, plain, log)
+        proposal = _propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
         verdict = yield proposal._replace(condition=lambda plain, _: keeps_chip(best, plain))
         return verdict.best
 
-    def _choose_refinement(
-        self, refined: Candidate, unrefined: Candidate, log: RunLog
-    ) -> Generator[Proposal[Candidate], TrialVerdict[Candidate], Candidate]:
-        """Propose the unrefined model, and refinement that matches the means after Relus.
 
-        That one only if refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below
-        `_LOW_SQNR_DB`.
-        """
-        verdict = yield self._propose(lambda: unrefined, refined, _REFINEMENT_DROPPED)
-        best = verdict.best
-        gain_db = compare_outputs(unrefined, refined).value
-        min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
-        if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
-            return best
-        options = RefinementOptions(match_relu_means=True)
-        build = partial(build_refined_candidate, refined.planned, log.progress, options)
-        verdict = yield self._propose(build, best, _RELU_MEANS_USED)
-        return verdict.best
+class TransformAblation:
+    """Trial: an unrefined model without range transforms; as in `StageAblation`."""
 
-    def _propose(
-        self, build: Callable[[], Candidate], against: Candidate, label: str
-    ) -> Proposal[Candidate]:
-        """Return a proposal judged by the outputs."""
-        return Proposal(
-            build=build,
-            compare=compare_outputs,
-            criterion=self.criterion,
-            label=label,
-            against=against,
-            describe=partial(_describe, label),
-        )
+    name = "transforms"
+    criterion = _CRITERION
+
+    def find_obstacle(self, unrefined: Candidate) -> str | None:
+        """Return None if samples can decide (`has_decisive_samples`), else "" (no note)."""
+        return None if has_decisive_samples(unrefined) else ""
+
+    def propose(self, unrefined: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose the model without range transforms."""
+        build = partial(_build_without_transforms, unrefined, log)
+        yield _propose(build, unrefined, _TRANSFORMS_DROPPED)._replace(against=None)
+        return None
+
+
+class RefinementAblation:
+    """Trial: a refined model without refinement, or with Relu means; as in `StageAblation`."""
+
+    name = "refinement"
+    criterion = _CRITERION
+
+    def find_obstacle(self, refined: Candidate) -> str | None:
+        """Return None if samples can decide (`has_decisive_samples`), else "" (no note)."""
+        return None if has_decisive_samples(refined) else ""
+
+    def propose(self, refined: Candidate, log: RunLog) -> Proposals[Candidate]:
+        """Propose the model without refinement, then with Relu means."""
+        return (yield from _choose_refinement(refined, refined.unrefined, log))
+
+
+def _choose_refinement(
+    refined: Candidate, unrefined: Candidate, log: RunLog
+) -> Generator[Proposal[Candidate], TrialVerdict[Candidate], Candidate]:
+    """Propose the unrefined model, and refinement that matches the means after Relus.
+
+    That one only if refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below
+    `_LOW_SQNR_DB`.
+    """
+    verdict = yield _propose(lambda: unrefined, refined, _REFINEMENT_DROPPED)
+    best = verdict.best
+    gain_db = compare_outputs(unrefined, refined).value
+    min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
+    if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
+        return best
+    options = RefinementOptions(match_relu_means=True)
+    build = partial(build_refined_candidate, refined.planned, log.progress, options)
+    verdict = yield _propose(build, best, _RELU_MEANS_USED)
+    return verdict.best
+
+
+def _propose(
+    build: Callable[[], Candidate | None], against: Candidate, label: str
+) -> Proposal[Candidate]:
+    """Return a proposal judged by the outputs."""
+    return Proposal(
+        build=build,
+        compare=compare_outputs,
+        criterion=_CRITERION,
+        label=label,
+        against=against,
+        describe=partial(_describe, label),
+    )
 
 
 def _describe(label: str, alternative: Candidate, gain: Gain) -> Candidate:
@@ -131,11 +161,15 @@ def _describe(label: str, alternative: Candidate, gain: Gain) -> Candidate:
     return alternative.with_notes([note])
 
 
-def _plan_without_transforms(planned: PlannedModel, log: RunLog) -> PlannedModel | None:
-    """Plan the model without range transforms.
+def _build_without_transforms(unrefined: Candidate, log: RunLog) -> Candidate | None:
+    """Build an unrefined model without range transforms.
 
-    Returns None if the plan has the same scales as `planned`, or is not possible.
+    Returns None if its scales are those of a given plan, if they would be the same, or if that is
+    not possible.
     """
+    planned = unrefined.planned
+    if planned.basis.policy is None:
+        return None
     try:
         plain = plan_without_range_transforms(planned.prepared, log.progress, planned.calibration)
     except ConstraintError:  # with require_chip: a scale that the chip does not hold
@@ -144,4 +178,4 @@ def _plan_without_transforms(planned: PlannedModel, log: RunLog) -> PlannedModel
         planned.plan.tensors,
         planned.plan.transforms,
     )
-    return None if same else plain
+    return None if same else build_candidate(plain, plain.graph, log.progress)

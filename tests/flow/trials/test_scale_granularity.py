@@ -5,6 +5,7 @@ of.
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.quantization.steps import scale_assignment
 from lingeronnx.quantization.trials import Criterion, scale_granularity
 from lingeronnx.quantization.trials.scale_granularity import FinerGranularity
 from tests import nets
@@ -62,6 +63,33 @@ def test_zero_points_gain_behind_relus(far, usual):
     (line,) = told(asymmetric)
     assert line.startswith("using zero points: ")
     assert not told(symmetric)
+
+
+def test_weights_are_refined_once_for_all_finer_settings(far, monkeypatch):
+    refined = []
+    build = scale_granularity.build_refined_candidate
+    monkeypatch.setattr(
+        scale_granularity,
+        "build_refined_candidate",
+        lambda planned, *args: refined.append(planned.prepared.conf) or build(planned, *args),
+    )
+    assert told(made())
+    (conf,) = refined
+    assert (conf.weight_scales, conf.mode, conf.activations) == (
+        "channel",
+        "max-value",
+        "asymmetric",
+    )
+
+
+def test_range_transforms_that_lose_are_left_out_before_refinement(far, monkeypatch):
+    monkeypatch.setattr(
+        scale_assignment,
+        "find_costly_clipping",
+        lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12),
+    )
+    (note,) = (line for line in made().report.notes if "range transforms were disabled" in line)
+    assert note.endswith("on the calibration data (optimistic)")
 
 
 def test_what_is_not_clearly_better_is_not_kept(far, usual, monkeypatch):
