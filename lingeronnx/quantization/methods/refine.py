@@ -30,8 +30,9 @@ from ...runtime.runners import FloatRunner
 from ...targets import Target
 from ..lower import lower
 from ..partition import Partition
+from .activation_curves import ActivationCurve, sample_activation
 from .block_reconstruction import compute_block_metric, minimize_block_error
-from .float_targets import LayerTarget, collect_layer_targets
+from .float_targets import LayerTarget, collect_layer_targets, has_relu
 from .output_gradients import OutputMoments, compute_output_moments
 from .receptive_fields import MAX_FAN_IN, MAX_SAMPLED_ROWS, ReceptiveFields, compute_covariances
 from .ridge_regression import fit_weights_to_outputs
@@ -73,6 +74,11 @@ class RefinementOptions:
         Coordinate descent by the error after the next layer.
     match_relu_means
         Biases match the means after a Relu instead of before it.
+    match_activation_means
+        Biases match the means after another activation function, such as a SiLU, instead of before
+        it.
+    correct_biases
+        Biases are corrected at all.
     outputs
         Errors of low-bit weights are weighted by gradients of the model's outputs, and rounding
         uses a wider beam.
@@ -85,6 +91,8 @@ class RefinementOptions:
     coordinate_descent: bool = False
     block_reconstruction: bool = False
     match_relu_means: bool = False
+    match_activation_means: bool = False
+    correct_biases: bool = True
     outputs: bool = False
     max_rows: int = MAX_SAMPLED_ROWS
 
@@ -100,8 +108,8 @@ class RefinementOptions:
         """Return the options for a weight with parameters `qparams`, by its bits.
 
         Above 4 bits the options are these without the gradients of the outputs. Up to that all
-        methods within a layer are used, with this choice of `match_relu_means`, block
-        reconstruction and gradients; with gradients they use no block reconstruction.
+        methods within a layer are used, with these means, block reconstruction and gradients; with
+        gradients they use no block reconstruction.
         """
         if qparams.bits > _LOW_BITS:
             return replace(self, outputs=False)
@@ -109,6 +117,8 @@ class RefinementOptions:
         return replace(
             self.all(),
             match_relu_means=self.match_relu_means,
+            match_activation_means=self.match_activation_means,
+            correct_biases=self.correct_biases,
             block_reconstruction=self.block_reconstruction and not self.outputs,
             outputs=self.outputs,
         )
@@ -120,15 +130,28 @@ class RefinementOptions:
         """
         layers = find_refinable_layers(partition)
         sums = _find_residual_sums(partition, layers)
+        with_activation: set[str] = set()
+        if self.match_activation_means != other.match_activation_means:
+            with_activation.update(_sample_activations(partition.graph, layers, plan))
 
         def effective_options(options: RefinementOptions, name: str) -> RefinementOptions:
             """Return the `options` that apply to the layer `name`, by the bits of its weight.
 
-            Compensation of summands counts only if the layer's output is added to another tensor.
+            Compensation of summands counts only if the layer's output is added to another tensor,
+            and where means are matched only if such a function follows.
             """
-            layer_options = options.for_weight(plan.tensors[ir.input_name(layers[name], 1)])
+            node = layers[name]
+            layer_options = options.for_weight(plan.tensors[ir.input_name(node, 1)])
             compensates = layer_options.compensate_summands and name in sums
-            return replace(layer_options, compensate_summands=compensates)
+            corrects = layer_options.correct_biases
+            matches_relu = corrects and layer_options.match_relu_means
+            matches_activation = corrects and layer_options.match_activation_means
+            return replace(
+                layer_options,
+                compensate_summands=compensates,
+                match_relu_means=matches_relu and (has_relu(node) or compensates),
+                match_activation_means=matches_activation and name in with_activation,
+            )
 
         return all(
             effective_options(self, name) == effective_options(other, name) for name in layers
@@ -257,7 +280,9 @@ def refine_layers(
     feeds = batches if batches and runner.has_batch_first({*layers, *sums.values()}) else [feed]
     gradient_layers = {name: node for name, node in layers.items() if layer_options[name].outputs}
     output_moments = compute_output_moments(model, gradient_layers, measured_tensors, feeds)
-    targets = _collect_targets(layers, layer_options, sums, plan, runner, feeds, budget)
+    targets = _collect_targets(
+        model, layers, layer_options, sums, plan=plan, runner=runner, feeds=feeds, budget=budget
+    )
     lowered = lower(partition, plan, target)
     integer_names = {float_name: name for name, float_name in lowered.floats.items()}
     refined_names = {name for name, layer in lowered.layer_outputs.items() if layer in layers}
@@ -297,7 +322,7 @@ def refine_layers(
                 array = _dequantize_weight(weight, plan, node)
                 ir.set_constant_input(model, node, 1, array, "refined")
         outputs = walk.compute(kernel)
-        error = layer_target.mean_error(outputs)
+        error = _measure_mean_error(outputs, layer_target, layer_options[name])
         output_bytes = outputs.nbytes
         del outputs  # so that the memory can be reused for the corrected ones
         if np.any(error):
@@ -309,6 +334,7 @@ def refine_layers(
 
 
 def _collect_targets(
+    model: ir.Model,
     layers: Mapping[str, ir.Node],
     layer_options: Mapping[str, RefinementOptions],
     sums: Mapping[str, str],
@@ -334,6 +360,7 @@ def _collect_targets(
             keep_values_for.add(name)
         if options.match_relu_means:
             match_means_for.add(name)
+    matching = {name: layers[name] for name, o in layer_options.items() if o.match_activation_means}
     return collect_layer_targets(
         tensors,
         plan,
@@ -343,7 +370,20 @@ def _collect_targets(
         keep_values_for,
         share_positions=bool(sums),
         match_means_for=match_means_for,
+        curves=_sample_activations(model, matching, plan),
     )
+
+
+def _sample_activations(
+    model: ir.Model, layers: Mapping[str, ir.Node], plan: Plan
+) -> dict[str, ActivationCurve]:
+    """Return {output of a layer: activation function after it} of `layers` that have one."""
+    curves = {}
+    for name, node in layers.items():
+        curve = sample_activation(model, node, plan.tensors.get(name))
+        if curve is not None:
+            curves[name] = curve
+    return curves
 
 
 def _correct_bias(
@@ -601,6 +641,16 @@ def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
 
 
 # ---- biases --------------------------------------------------------------------------------------
+
+
+def _measure_mean_error(
+    outputs: np.ndarray, layer_target: LayerTarget, options: RefinementOptions
+) -> np.ndarray:
+    """Return the mean error of a layer's integer `outputs` that its bias is corrected by.
+
+    The result is float64 [channels] in float units; empty if biases are not corrected.
+    """
+    return layer_target.mean_error(outputs) if options.correct_biases else np.zeros(0)
 
 
 def _subtract_from_bias(model: ir.Model, node: ir.Node, error: np.ndarray) -> None:

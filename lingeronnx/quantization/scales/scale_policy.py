@@ -260,7 +260,8 @@ def _add_user_overrides(
     """Add the user's overrides to `overrides` ({tensor or weight: settings}), in place.
 
     `weight_bits` become the bits of the node's weights. Of a node that was moved to the host, the
-    settings of a layer (widths of weights and of the output) are ignored. User settings replace
+    settings of a layer (widths of weights and of the output) are ignored. Of a layer whose result
+    the host computes from that of an integer layer, they apply to the latter. User settings replace
     those in `overrides`.
     """
     selectors = prepared.selectors(partition.graph)
@@ -270,32 +271,62 @@ def _add_user_overrides(
         for name in selectors.tensors(selector):
             node = nodes_by_output.get(name)
             is_offloaded = node is not None and str(node.name) in prepared.moved
-            ignored_keys = _LAYER_KEYS if is_offloaded else {"weight_bits"}
+            layer = None if is_offloaded else _find_integer_layer(node, partition)
+            is_rewritten = layer is not None and layer is not node
+            ignored_keys = _LAYER_KEYS if is_offloaded or is_rewritten else {"weight_bits"}
             overrides.setdefault(name, {}).update(
                 {key: value for key, value in settings.items() if key not in ignored_keys}
             )
+            if layer is not None and is_rewritten and "out_bits" in settings:
+                overrides.setdefault(ir.output_name(layer), {})["out_bits"] = settings["out_bits"]
             if "weight_bits" in settings:
-                for weight in _quantized_weight_names(node, partition.ops):
+                for weight in _quantized_weight_names(layer, partition.ops):
                     overrides.setdefault(weight, {})["bits"] = settings["weight_bits"]
 
 
-def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
-    """Return a note for each override that is ignored because its layer moved to the host.
+def _find_integer_layer(node: ir.Node | None, partition: Partition) -> ir.Node | None:
+    """Return the integer node that computes the layer of the user's model that `node` belongs to.
 
-    It names the tensor, the reason of the move and the settings. Settings for the tensor itself
-    remain effective if it is an activation of the chip. The list is empty without any.
+    That is `node` itself if it becomes an integer operator, or the only layer with weights that was
+    created for the same node of the user's model, such as a product whose result the host scales.
+    None if there is neither.
     """
-    overrides = prepared.conf.overrides
+    if node is None or str(node.name) in partition.ops:
+        return node
+    origin = ir.origin_name(node)
+    layers = [
+        layer
+        for layer, op in partition.integer_nodes
+        if ir.origin_name(layer) == origin and op.weight_inputs(layer)
+    ]
+    return layers[0] if len(layers) == 1 else None
+
+
+def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
+    """Return a note for each override that is ignored because its layer runs on the host.
+
+    It names the tensor, the reason and the settings. Settings for the tensor itself remain
+    effective if it is an activation of the chip, and those of a layer if the host computes its
+    result from that of an integer layer. Nodes that no integer form was found for are named only if
+    the override selects nothing else. The list is empty without any.
+    """
     parts = prepared.parts
-    node_by_output = {ir.output_name(node): str(node.name) for node in parts.graph.graph}
+    node_by_output = {ir.output_name(node): node for node in parts.graph.graph}
     selectors = prepared.selectors(parts.graph)
     notes = []
-    for selector, override in overrides.items():
-        settings = override.to_settings
-        for name in selectors.tensors(selector):
-            reason = prepared.moved.get(node_by_output.get(name, ""))
+    for selector, override in prepared.conf.overrides.items():
+        names = selectors.tensors(selector)
+        nodes = [node_by_output[name] for name in names if name in node_by_output]
+        has_integer_node = any(str(node.name) in parts.ops for node in nodes)
+        for node in nodes:
+            reason = prepared.moved.get(str(node.name))
+            if reason is None and not has_integer_node:
+                reason = parts.floats.get(str(node.name))
             if reason is None:
                 continue
+            name, settings = ir.output_name(node), override.to_settings
+            if str(node.name) not in prepared.moved and _find_integer_layer(node, parts):
+                settings = {key: settings[key] for key in settings.keys() - _LAYER_KEYS}
             ignored_keys = _LAYER_KEYS if name in parts.activations else settings.keys()
             ignored = [f"{key} {value}" for key, value in settings.items() if key in ignored_keys]
             if ignored:

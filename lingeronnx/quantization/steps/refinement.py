@@ -22,7 +22,7 @@ from ..partition import Partition
 from ..prepare.float_outputs import map_outputs_to_logits
 from .planned_model import PlannedModel
 
-__all__ = ["refine_weights", "select_refinement_samples"]
+__all__ = ["refine_weights", "restore_biases", "select_refinement_samples"]
 
 _MAX_SAMPLES = 256  # samples for the moments and mean errors of every layer
 
@@ -100,6 +100,28 @@ def select_refinement_samples(
             walk_bytes_per_sample(planned.graph), max_samples, planned.prepared.conf.budget
         )
     )
+
+
+def restore_biases(planned: PlannedModel, refined_graph: ir.Model) -> ir.Model:
+    """Return a copy of a refined graph with the biases that the planned graph had.
+
+    Its weights were rounded for inputs that come from corrected biases, which makes little
+    difference: YOLOv8 has 28.7 dB on venus, and 28.6 dB if refined without a correction.
+    """
+    copy = refined_graph.clone()
+    original_nodes = {str(node.name): node for node in planned.graph.graph}
+    for node in find_refinable_layers(planned.partition.with_graph(copy)).values():
+        bias, original = _get_bias(node), _get_bias(original_nodes[str(node.name)])
+        if bias is None or (original is not None and np.array_equal(bias, original)):
+            continue
+        array = np.zeros_like(bias) if original is None else original
+        ir.set_constant_input(copy, node, 2, array, "refined")
+    return copy
+
+
+def _get_bias(node: ir.Node) -> np.ndarray | None:
+    """Return the constant bias of a layer, None without one."""
+    return ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
 
 
 # ---- reuse of previously refined layers -----------------------------------------------------

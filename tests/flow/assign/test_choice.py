@@ -2,6 +2,7 @@
 host.
 """
 
+import numpy as np
 import pytest
 
 from lingeronnx.quantization.prepare import prepare_model
@@ -53,3 +54,34 @@ def test_of_a_layer_on_the_host_what_it_says_of_the_tensor_holds(prepared):
     assert describe_ineffective_overrides(last) == [
         "override 'y': 'y' runs on the host (too large); scale 8.0 is ignored"
     ]
+
+
+def make_framed(**override):
+    """Prepare a long convolution of one channel whose consumers are computed by the host."""
+    net = Net(1, 1400)
+    c = net.conv("x", (6, 1, 400), out="c", strides=[160])
+    squares = net.node("Mul", c, c)
+    net.node("Log", net.node("Add", squares, net.const(np.float32(1e-3))), out="y")
+    model = net.graph("y")
+    return prepare_model(
+        model,
+        samples(model, 4),
+        None,
+        {"platform": "venus", "overrides": {"c": override}},
+    )
+
+
+def test_settings_of_a_product_with_frames_reach_it():
+    """The host scales its result, so that the tensor of that name is not the layer's."""
+    prepared = make_framed(out_bits=8, weight_bits=8)
+    own = resolve_scale_policy(prepared, prepared.parts).overrides
+    (layer,) = [node for node, op in prepared.parts.integer_nodes if op.weight_inputs(node)]
+    assert own[layer.outputs[0].name]["out_bits"] == 8
+    assert {"bits": 8} in own.values()
+    assert describe_ineffective_overrides(prepared) == []
+
+
+def test_settings_of_its_tensor_are_named_as_ignored():
+    (note,) = describe_ineffective_overrides(make_framed(scale=8.0, out_bits=8))
+    assert note.startswith("override 'c': 'c' runs on the host (")
+    assert note.endswith("; scale 8.0 is ignored")

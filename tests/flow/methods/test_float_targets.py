@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.ir.plan import Affine, Plan
+from lingeronnx.quantization.methods.activation_curves import sample_activation
 from lingeronnx.quantization.methods.float_targets import collect_layer_targets
 from lingeronnx.quantization.methods.refine import find_refinable_layers
 from lingeronnx.quantization.normalize import normalize
@@ -144,6 +145,64 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
         assert found.mean_error(integers)[channel] == pytest.approx(
             total / moves, rel=1e-5, abs=1e-7
         )
+
+
+@pytest.mark.parametrize("scale, zero, bits", [(16.0, 0, 8), (50.3, -128, 8), (4000.0, 0, 16)])
+@pytest.mark.parametrize("name", ["Silu", "HardSwish", "Tanh"])
+def test_means_are_compared_after_an_activation_function(scale, zero, bits, name):
+    """An error counts by the slope of the function, and by 0.3 where that is flat."""
+    function, slope = {
+        "Silu": (lambda x: x / (1 + math.exp(-x)), 1.0998),
+        "HardSwish": (lambda x: x * min(max(x / 6 + 0.5, 0.0), 1.0), 1.5),
+        "Tanh": (math.tanh, 1.0),
+    }[name]
+    net = Net(3, 6, 6, seed=8, opset=14)
+    c = net.conv("x", (4, 3, 3, 3))
+    if name == "Silu":
+        net.node("Mul", c, net.node("Sigmoid", c), out="y")
+    else:
+        net.node(name, c, out="y")
+    model = net.graph("y")
+    feed = {"x": 2 * np.random.default_rng(0).standard_normal((8, 3, 6, 6), np.float32)}
+    normalize(model)
+    trace_shapes(model, {"x": feed["x"][:1]})
+    layers = find_refinable_layers(partition_graph(model, get_target("generic"), {}))
+    (layer,) = layers
+    qparams = Affine(scale, bits, zero_point=zero)
+    plan = Plan("generic", "q-value", tensors={layer: qparams})
+    runner = FloatRunner(model)
+    curves = {layer: sample_activation(model, layers[layer], qparams)}
+    target = collect_layer_targets(
+        layers, plan, runner, [feed], 1 << 20, set(), share_positions=False, curves=curves
+    )[layer]
+    values = whole(layers, runner, [feed])[layer]
+    low, high = (qparams.low - zero) / scale, (qparams.high - zero) / scale
+    grid = np.linspace(low, high, 2000)
+    slope = min(slope, np.diff([function(x) for x in grid]).max() / (grid[1] - grid[0]))
+
+    def mixed(x):
+        return 0.3 * x + 0.7 * function(x) / slope
+
+    integers = np.random.default_rng(1).integers(qparams.low, qparams.high + 1, values.shape)
+    for channel in range(4):
+        total, moves = 0.0, 32.0
+        for want, have in zip(values[:, channel].flat, integers[:, channel].flat, strict=True):
+            if low < want < high:
+                total += mixed((float(have) - zero) / scale) - mixed(float(want))
+                moves += abs(mixed(want + 1e-3) - mixed(want - 1e-3)) / 2e-3
+        assert target.mean_error(integers)[channel] == pytest.approx(
+            total / moves, rel=5e-3, abs=5e-3
+        )
+
+
+@pytest.mark.parametrize("name", ["Exp", "Abs", "Neg", "Reciprocal", "LeakyRelu", "Relu", "Sin"])
+def test_other_functions_do_not_count_as_activation_functions(name):
+    """They are steep, not increasing, affine, or compared otherwise."""
+    net = Net(3, 6, 6, seed=8)
+    net.node(name, net.conv("x", (4, 3, 3, 3)), out="y")
+    model = net.graph("y")
+    (layer,) = [node for node in model.graph if node.op_type == "Conv"]
+    assert sample_activation(model, layer, Affine(16.0)) is None
 
 
 def test_large_maps_are_compared_at_some_positions_of_every_piece(made):

@@ -8,7 +8,7 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
-from lingeronnx.quantization import pipeline
+from lingeronnx.quantization import pipeline, refine_weights
 from lingeronnx.quantization.report import describe
 from lingeronnx.quantization.steps import scale_assignment
 from lingeronnx.quantization.trials import stage_ablation
@@ -110,3 +110,23 @@ def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
 def test_random_inputs_are_no_evidence(monkeypatch):
     monkeypatch.setattr(pipeline, "refine_weights", _spoiled)
     assert not _told(quantize(net()), "taken back")
+
+
+def test_refined_weights_stay_without_biases_that_lose(good, monkeypatch):
+    """Corrected biases that do harm are dropped, and the weights remain refined."""
+
+    def refine_and_spoil(planned, *args, **kwargs):
+        copy = refine_weights(planned, *args, **kwargs)
+        for node in copy.graph:
+            if node.op_type == "Conv":
+                bias = ir.const_value(node.inputs[2])
+                ir.set_constant_input(copy, node, 2, bias + np.float32(0.5), "spoiled")
+        return copy
+
+    monkeypatch.setattr(pipeline, "refine_weights", refine_and_spoil)
+    monkeypatch.setattr("lingeronnx.quantization.report.candidate.refine_weights", refine_and_spoil)
+    result = quantize(net(), CALIB)
+    assert _told(result, "biases were not corrected")
+    assert not _told(result, "refinement was disabled")
+    assert _sqnr(result) > _sqnr(quantize(net(), CALIB, effort="fast"))
+    assert _sqnr(result) > _sqnr(good) - 3

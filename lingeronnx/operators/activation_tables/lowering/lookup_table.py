@@ -27,6 +27,7 @@ __all__ = [
     "Table",
     "evaluate_float_node",
     "evaluate_node",
+    "is_unary_function",
 ]
 
 
@@ -80,6 +81,15 @@ def evaluate_float_node(model: ir.Model, node: ir.Node, x: np.ndarray) -> np.nda
             constant = ir.const_value(value)
             operands.append(x if constant is None else constant.astype(np.float64).reshape(()))
         return evaluate_node(node, *operands)
+
+
+def is_unary_function(node: ir.Node) -> bool:
+    """Whether the float `node` is an elementwise function of its only input."""
+    if len(node.inputs) != 1:
+        return False
+    if not node.domain:
+        return node.op_type in float_ops.UNARY_FUNCTIONS
+    return (node.domain, ir.base_op_type(node)) in Table.floats
 
 
 def _make_table_function(model: ir.Model, node: ir.Node, target: Target) -> UnaryFunction | None:
