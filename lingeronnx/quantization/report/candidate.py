@@ -289,9 +289,9 @@ class Candidate:
             raise ConstraintError(f"too slow: {report.time.budget_finding}")
         return self.result
 
-    def with_notes(self, notes: Iterable[str]) -> Candidate:
-        """Return a copy with more notes in its report."""
-        return replace(self, planned=self.planned.with_notes(notes))
+    def with_notes(self, notes: Iterable[str], lasting: Iterable[str] = ()) -> Candidate:
+        """Return a copy with more notes; those of `lasting` hold under other scales, too."""
+        return replace(self, planned=self.planned.with_notes(notes, lasting))
 
 
 def build_candidate(

@@ -54,6 +54,9 @@ class PlannedModel:
         Its plan.
     notes
         Notes for the report.
+    lasting_notes
+        Those of `notes` that hold under other scales, too, such as on nodes on the host, settings
+        that a trial changed, and methods of refinement.
     ranges
         {tensor: smallest and largest value on the calibration data}; empty for a plan made
         elsewhere.
@@ -74,6 +77,7 @@ class PlannedModel:
     partition: Partition
     plan: Plan
     notes: Sequence[str] = ()
+    lasting_notes: Sequence[str] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: PlanBasis = field(default_factory=PlanBasis)
     calibration: CalibrationResult | None = None
@@ -81,9 +85,14 @@ class PlannedModel:
     imported_qparams: Sequence[ImportedQParams] = ()
     rejected_tensors: Mapping[str, str] = field(default_factory=dict)
 
-    def with_notes(self, notes: Iterable[str]) -> PlannedModel:
-        """Return a copy with more notes for the report."""
-        return replace(self, notes=[*self.notes, *notes])
+    def with_notes(self, notes: Iterable[str], lasting: Iterable[str] = ()) -> PlannedModel:
+        """Return a copy with more notes; those of `lasting` hold under other scales, too."""
+        lasting_notes = [*self.lasting_notes, *lasting]
+        return replace(self, notes=[*self.notes, *notes], lasting_notes=lasting_notes)
+
+    def with_lasting_notes_of(self, previous: PlannedModel) -> PlannedModel:
+        """Return a copy with the lasting notes of a previous plan for the same model."""
+        return self.with_notes(previous.lasting_notes, previous.lasting_notes)
 
     def selectors(self, graph: ir.Model) -> Selectors:
         """Return the resolver of selectors for `graph`, a version of the normalized graph."""

@@ -87,7 +87,7 @@ class BestEffortMethods:
                     f"{best.fidelity.measured_on}"
                 )
                 return best.with_notes([*selection.notes, note])
-        return final.with_notes(selection.notes)
+        return final.with_notes(selection.notes, selection.refinement_notes)
 
 
 class MethodSelection:
@@ -99,6 +99,8 @@ class MethodSelection:
     ----------
     notes
         A note on the gain of each method that was measured.
+    refinement_notes
+        Those of `notes` on methods of refinement that were accepted; they hold for other scales.
     """
 
     name = "methods"
@@ -107,6 +109,7 @@ class MethodSelection:
         """Cross-validate with `validation`."""
         self._validation = validation
         self.notes: list[str] = []
+        self.refinement_notes: list[str] = []
 
     def find_obstacle(self, best: CrossValidatedPlan) -> str | None:
         """Return None: it always applies."""
@@ -129,8 +132,10 @@ class MethodSelection:
                 criterion=Criterion(mean_db=min_gain_db, errors=SIGNIFICANCE_Z),
                 label=name,
             )
-            best = verdict.best
             self._add_note(name, verdict.gain, "" if verdict.accepted else "; not kept")
+            if verdict.accepted and trial.methods != best.methods:
+                self.refinement_notes.append(self.notes[-1])
+            best = verdict.best
         if best is baseline:
             return None
         verdict = yield Proposal(

@@ -181,4 +181,5 @@ def _replan_with_host_nodes(best: Candidate, host: Mapping[str, str], log: RunLo
     """
     offloaded = best.prepared.with_host_nodes(host)
     planned = plan_model(offloaded, None, log.progress, best.planned.calibration)
+    planned = planned.with_lasting_notes_of(best.planned)
     return build_refined_candidate(planned, log.progress)

@@ -167,7 +167,7 @@ def _describe(old: Candidate, bits: int | None, new: Candidate, gain: Gain) -> C
             f"the worst output has {new_worst_db:.1f} dB instead of {gain.old_worst_db:.1f} dB "
             f"{new.fidelity.measured_on}"
         )
-    return new.with_notes(notes) if notes else new
+    return new.with_notes(notes, notes) if notes else new
 
 
 def _list_alternatives(best: Candidate, in_parts: bool) -> list[_Alternative]:
@@ -224,6 +224,7 @@ def _build_offloaded(
     # chip again.
     offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
     planned = plan_model(offloaded, None, log.progress, best.planned.calibration)
+    planned = planned.with_lasting_notes_of(best.planned)
     previous = (best.planned, best.float_graph)
     return build_refined_candidate(planned, log.progress, previous=previous)
 

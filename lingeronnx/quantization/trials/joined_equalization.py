@@ -99,4 +99,5 @@ def _build_unrefined(best: Candidate, log: RunLog) -> Candidate | None:
     planned = assign_scales(prepared, calibration)
     if planned.plan == start.plan:
         return None
+    planned = planned.with_lasting_notes_of(start)
     return build_candidate(planned, planned.graph, log.progress)

@@ -65,8 +65,8 @@ def _build_wider(best: Candidate, outliers: list[RangeOutlier], log: RunLog) -> 
     overrides = {outlier.name: Override(bits=_BITS) for outlier in outliers}
     reconfigured = best.prepared.with_settings({"overrides": overrides})
     calibration = calibrate_model(reconfigured, None, best.planned.calibration)
-    planned = assign_scales(reconfigured, calibration)
-    return build_refined_candidate(planned, log.progress)
+    planned = assign_scales(reconfigured, calibration).with_lasting_notes_of(best.planned)
+    return build_refined_candidate(planned, log.progress, best.refinement)
 
 
 def _describe(outliers: list[RangeOutlier], wider: Candidate, gain: Gain) -> Candidate:
@@ -76,4 +76,4 @@ def _describe(outliers: list[RangeOutlier], wider: Candidate, gain: Gain) -> Can
         f"using {_BITS} bits for ranges determined by outliers: {outliers[0]}{others}; outputs "
         f"{gain.value:.1f} dB closer to the float model's {wider.fidelity.measured_on}"
     )
-    return wider.with_notes([note])
+    return wider.with_notes([note], [note])

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from ..methods.refine import RefinementOptions
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate, build_candidate, build_refined_candidate
 from ..run_log import RunLog
@@ -84,7 +85,7 @@ class FinerGranularity:
             settings = {name: finer[name] for name in names if name in finer}
             if not settings or find_lowest_decisive_sqnr_db(current) >= _MAX_SQNR_DB:
                 continue
-            build = _rebuild_refined if refines_all else _rebuild
+            build = partial(_rebuild_refined, best.refinement) if refines_all else _rebuild
             verdict = yield Proposal(
                 build=partial(build, current.planned, settings, log),
                 compare=compare,
@@ -97,7 +98,7 @@ class FinerGranularity:
         if current is start:
             return None
         verdict = yield Proposal(
-            build=lambda: current if refines_all else _refine(current, log),
+            build=lambda: current if refines_all else _refine(best.refinement, current, log),
             compare=compare,
             criterion=self.criterion,
             label=", ".join(changed),
@@ -113,22 +114,31 @@ def _rebuild(planned: PlannedModel, settings: dict[str, str], log: RunLog) -> Ca
     return build_candidate(replanned, replanned.graph, log.progress)
 
 
-def _rebuild_refined(planned: PlannedModel, settings: dict[str, str], log: RunLog) -> Candidate:
-    """Quantize the model with other settings, without the stages that do harm."""
-    rebuilt = build_refined_candidate(_replan(planned, settings), log.progress)
+def _rebuild_refined(
+    methods: RefinementOptions | None, planned: PlannedModel, settings: dict[str, str], log: RunLog
+) -> Candidate:
+    """Quantize the model with other settings, without the stages that do harm.
+
+    Weights are refined by `methods`, which were selected under the old settings.
+    """
+    rebuilt = build_refined_candidate(_replan(planned, settings), log.progress, methods)
     return replace(run_trial(StageAblation(), rebuilt, log), has_judged_stages=True)
 
 
 def _replan(planned: PlannedModel, settings: dict[str, str]) -> PlannedModel:
     """Plan the model with other settings and the same calibration data."""
     reconfigured = planned.prepared.with_settings(settings)
-    return assign_scales(reconfigured, calibrate_model(reconfigured, None, planned.calibration))
+    calibration = calibrate_model(reconfigured, None, planned.calibration)
+    return assign_scales(reconfigured, calibration).with_lasting_notes_of(planned)
 
 
-def _refine(unrefined: Candidate, log: RunLog) -> Candidate:
-    """Refine the weights of a model, without range transforms or refinement that do harm."""
+def _refine(methods: RefinementOptions | None, unrefined: Candidate, log: RunLog) -> Candidate:
+    """Refine the weights of a model, without range transforms or refinement that do harm.
+
+    `methods` were selected under other settings.
+    """
     planned = run_trial(TransformAblation(), unrefined, log).planned
-    refined = build_refined_candidate(planned, log.progress)
+    refined = build_refined_candidate(planned, log.progress, methods)
     judged = run_trial(RefinementAblation(), refined, log)
     return replace(judged, has_judged_stages=True)
 
@@ -149,7 +159,7 @@ def _describe(
         f"using {description}: outputs {gain_db:.1f} dB closer to the float model's "
         f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
     )
-    return finer.with_notes([note])
+    return finer.with_notes([note], [note])
 
 
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:

@@ -5,8 +5,9 @@ weights and biases predict their benefit layer by layer. Over many layers the pr
 wrong. So the integer graph is also built without refinement, and without either, and compared with
 the float model on the samples that fidelity is measured on. A stage is dropped, with a note, if the
 outputs are clearly better without it, by more than chance (a one-sided test at 5 %, `gains`). If
-refinement gains little, or an output stays far from float, it is tried once more with biases that
-match the means after a Relu instead of before it (`float_targets`).
+refinement gains little, or an output stays far from float, the refined weights are tried without
+the corrected biases, and refinement is tried again with biases that match the means after another
+activation function, such as a SiLU, or after a Relu, instead of before it (`float_targets`).
 
 If no samples are held out from calibration, refinement is measured on samples that it was fitted
 to. This favors refinement, so that it is dropped for good reasons only. `evidence` defines when
@@ -16,12 +17,14 @@ samples may decide at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import partial
 
 from ...common.errors import ConstraintError
 from ..methods.refine import RefinementOptions
 from ..report.candidate import Candidate, build_candidate, build_refined_candidate
 from ..run_log import RunLog
+from ..steps.refinement import restore_biases
 from ..steps.scale_sources import plan_without_range_transforms
 from .evidence import (
     MAX_SQNR_DB,
@@ -37,10 +40,12 @@ from .trial import Criterion, Proposal, Proposals, TrialVerdict
 
 __all__ = ["RefinementAblation", "StageAblation", "TransformAblation"]
 
-# Refinement is tried with Relu means if its gain, or the SQNR of an output, is below these.
+# Other biases are tried if the gain of refinement, or the SQNR of an output, is below these.
 _SMALL_GAIN_DB, _LOW_SQNR_DB = 0.5, 15.0
 
 _REFINEMENT_DROPPED = "weight and bias refinement was disabled"
+_BIASES_DROPPED = "biases were not corrected"
+_ACTIVATION_MEANS_USED = "biases match the means after activation functions instead of before them"
 _RELU_MEANS_USED = "biases match the means after Relus instead of before them"
 _TRANSFORMS_DROPPED = "range transforms were disabled"
 
@@ -79,7 +84,7 @@ class StageAblation:
         plain = _build_without_transforms(unrefined, log)
         if plain is None or not _CRITERION.is_met(compare_outputs(unrefined, plain)):
             return best
-        refined = build_refined_candidate(plain.planned, log.progress, RefinementOptions())
+        refined = build_refined_candidate(plain.planned, log.progress, best.refinement)
         alternative = yield from _choose_refinement(refined, plain, log)
         proposal = _propose(lambda: alternative, best, _TRANSFORMS_DROPPED)
         verdict = yield proposal._replace(condition=lambda plain, _: keeps_chip(best, plain))
@@ -121,10 +126,10 @@ class RefinementAblation:
 def _choose_refinement(
     refined: Candidate, unrefined: Candidate, log: RunLog
 ) -> Generator[Proposal[Candidate], TrialVerdict[Candidate], Candidate]:
-    """Propose the unrefined model, and refinement that matches the means after Relus.
+    """Propose the unrefined model, uncorrected biases, and biases that match other means.
 
-    That one only if refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below
-    `_LOW_SQNR_DB`.
+    Other biases only if refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below
+    `_LOW_SQNR_DB`, and if they change anything.
     """
     verdict = yield _propose(lambda: unrefined, refined, _REFINEMENT_DROPPED)
     best = verdict.best
@@ -132,10 +137,20 @@ def _choose_refinement(
     min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
     if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
         return best
-    options = RefinementOptions(match_relu_means=True)
-    build = partial(build_refined_candidate, refined.planned, log.progress, options)
-    verdict = yield _propose(build, best, _RELU_MEANS_USED)
-    return verdict.best
+    build = partial(_build_without_biases, refined, log)
+    verdict = yield _propose(build, best, _BIASES_DROPPED)
+    best = verdict.best
+    default, planned = refined.refinement or RefinementOptions(), refined.planned
+    for options, label in (
+        (replace(default, match_activation_means=True), _ACTIVATION_MEANS_USED),
+        (replace(default, match_relu_means=True), _RELU_MEANS_USED),
+    ):
+        if default.is_equivalent(options, planned.partition, planned.plan):
+            continue
+        build = partial(build_refined_candidate, planned, log.progress, options)
+        verdict = yield _propose(build, best, label)
+        best = verdict.best
+    return best
 
 
 def _propose(
@@ -161,6 +176,14 @@ def _describe(label: str, alternative: Candidate, gain: Gain) -> Candidate:
     return alternative.with_notes([note])
 
 
+def _build_without_biases(refined: Candidate, log: RunLog) -> Candidate:
+    """Build the model with the weights of a refined one and uncorrected biases."""
+    planned = refined.planned
+    options = replace(refined.refinement or RefinementOptions(), correct_biases=False)
+    graph = restore_biases(planned, refined.float_graph)
+    return build_candidate(planned, graph, log.progress, options)
+
+
 def _build_without_transforms(unrefined: Candidate, log: RunLog) -> Candidate | None:
     """Build an unrefined model without range transforms.
 
@@ -178,4 +201,7 @@ def _build_without_transforms(unrefined: Candidate, log: RunLog) -> Candidate | 
         planned.plan.tensors,
         planned.plan.transforms,
     )
-    return None if same else build_candidate(plain, plain.graph, log.progress)
+    if same:
+        return None
+    plain = plain.with_lasting_notes_of(planned)
+    return build_candidate(plain, plain.graph, log.progress)

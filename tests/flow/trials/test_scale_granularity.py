@@ -5,6 +5,9 @@ of.
 import pytest
 
 import lingeronnx as lo
+from lingeronnx.quantization import pipeline
+from lingeronnx.quantization.methods.refine import RefinementOptions
+from lingeronnx.quantization.report.candidate import build_refined_candidate
 from lingeronnx.quantization.steps import scale_assignment
 from lingeronnx.quantization.trials import Criterion, scale_granularity
 from lingeronnx.quantization.trials.scale_granularity import FinerGranularity
@@ -149,3 +152,34 @@ def test_logits_decide_where_a_softmax_has_too_few_rows(far, has_box):
     found = lo.quantize(model, data, platform="generic")
     assert bool(told(found)) == has_box
     assert has_box != all(q.single and q.power_of_two for q in found.plan.tensors.values())
+
+
+def test_methods_of_refinement_stay_under_finer_scales(far, monkeypatch):
+    """They were selected before the scales, and their notes still hold; those on scales do not."""
+    kept = RefinementOptions(coordinate_descent=True)
+
+    class Selected:
+        name = "methods"
+
+        def find_obstacle(self, best):
+            return None
+
+        def propose(self, best, log):
+            yield from ()
+            candidate = build_refined_candidate(best.planned, None, kept)
+            return candidate.with_notes(["an octave finer", "by descent"], ["by descent"])
+
+    used = []
+
+    def build(planned, progress=None, options=None, **others):
+        used.append(options)
+        return build_refined_candidate(planned, progress, options, **others)
+
+    monkeypatch.setattr(pipeline, "TRIALS", {**pipeline.TRIALS, "methods": Selected})
+    monkeypatch.setattr(scale_granularity, "build_refined_candidate", build)
+    found = made(effort="best")
+    assert told(found)
+    assert used
+    assert set(used) == {kept}
+    assert "by descent" in found.report.notes
+    assert "an octave finer" not in found.report.notes
