@@ -211,7 +211,7 @@ class _FakeCandidate:
     prepared: SimpleNamespace
     notes: tuple[str, ...] = ()
 
-    def with_notes(self, notes: Iterable[str]) -> _FakeCandidate:
+    def with_notes(self, notes: Iterable[str], lasting: Iterable[str] = ()) -> _FakeCandidate:
         return replace(self, notes=(*self.notes, *notes))
 
 
