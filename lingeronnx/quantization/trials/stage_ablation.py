@@ -71,7 +71,7 @@ class StageAblation:
         return "" if best.has_judged_stages or not has_decisive_samples(best) else None
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
-        """Propose the model without refinement, with Relu means, then without range transforms.
+        """Propose the model without refinement, with other biases, then without range transforms.
 
         The last is judged twice: without refinement, beside the present plan, and if that is
         better, with the better refinement, beside the best. A chip-ready model stays chip-ready:
@@ -109,7 +109,7 @@ class TransformAblation:
 
 
 class RefinementAblation:
-    """Trial: a refined model without refinement, or with Relu means; as in `StageAblation`."""
+    """Trial: a refined model without refinement, or with other biases; as in `StageAblation`."""
 
     name = "refinement"
     criterion = _CRITERION
@@ -119,7 +119,7 @@ class RefinementAblation:
         return None if has_decisive_samples(refined) else ""
 
     def propose(self, refined: Candidate, log: RunLog) -> Proposals[Candidate]:
-        """Propose the model without refinement, then with Relu means."""
+        """Propose the model without refinement, then with other biases."""
         return (yield from _choose_refinement(refined, refined.unrefined, log))
 
 
