@@ -78,7 +78,7 @@ def start_numba():
     for kind in ("numba:run_pass", "numba:compile"):
         event.register(kind, Listener())
 
-def timed(function, *arguments):
+def compile_and_time(function, *arguments):
     if not starts:
         start_numba()
     passes.clear()
@@ -91,7 +91,7 @@ def timed(function, *arguments):
     kernels.append((name, seconds, len(functions), *parts))
     return address
 
-_code_cache._compile_and_store = timed
+_code_cache._compile_and_store = compile_and_time
 from lingeronnx.cli import main
 model, data, quantized, platform, output = sys.argv[1:]
 options = ["--calib", data, "--platform", platform, "--effort", "fast", "-o", quantized]

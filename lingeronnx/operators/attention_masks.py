@@ -16,7 +16,6 @@ from ..ir import float_ops, ir
 __all__ = [
     "CERTAIN_MASK_THRESHOLD",
     "LIKELY_MASK_THRESHOLD",
-    "MASK_SOURCE_OPS",
     "MASK_VALUE",
     "RUN_TIME_MASK_REASON",
     "find_masked_nodes",
@@ -36,8 +35,6 @@ RUN_TIME_MASK_REASON = "its mask is computed at run time, and reaches too far do
 
 _PASS_THROUGH_OPS = float_ops.PERMUTATION_OPS | float_ops.REPEAT_OPS | {"Cast"}
 _MASK_OPS = float_ops.AFFINE_OPS | {"BatchNormalization", "Where"}
-#: Operators that may compute a mask (`is_mask_source`); a quotient by a large number is small.
-MASK_SOURCE_OPS = _MASK_OPS - {"Div"}
 
 
 def masked_row_length(node: ir.Node) -> int | None:
@@ -80,7 +77,7 @@ def is_mask_source(node: ir.Node) -> bool:
     These sums stay in float, and values such as the lowest float fit no integers: only arithmetic
     with a constant of at most `CERTAIN_MASK_THRESHOLD` counts.
     """
-    if node.domain or node.op_type not in MASK_SOURCE_OPS:
+    if node.domain or node.op_type not in _MASK_OPS or node.op_type == "Div":
         return False
     arrays = [ir.const_value(value) for value in node.inputs]
     is_far_down = any(

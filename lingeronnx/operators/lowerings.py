@@ -17,7 +17,7 @@ from .activation_tables.lowering.gated_activations import GatedActivation
 from .activation_tables.lowering.hard_activations import HardSigmoid, HardSwish
 from .activation_tables.lowering.lookup_table import LEAKY_RELU_TABLE, TABLE
 from .activation_tables.lowering.sigmoid_tanh import SIGMOID, TANH
-from .attention_masks import MASK_SOURCE_OPS, RUN_TIME_MASK_REASON, is_mask_source
+from .attention_masks import RUN_TIME_MASK_REASON, is_mask_source
 from .batch_norm.lowering import BatchNorm2d, fold_batch_norm_parameters
 from .clamp.lowering import Clip, LeakyRelu, Relu, is_relu_like
 from .concat.lowering import Concat
@@ -28,7 +28,7 @@ from .linear.lowering import LINEAR, Bmm
 from .normalization.lowering.instance_norm import InstanceNorm
 from .normalization.lowering.layer_norm import LayerNorm
 from .normalization.lowering.softmax import LogSoftmax, Softmax
-from .periodic_angles import ANGLE_REASON, ANGLE_SOURCE_OPS, is_angle_source
+from .periodic_angles import ANGLE_REASON, is_angle_source
 from .pool.lowering import AVERAGE, MaxPool
 from .recurrent.lowering import LSTM, Gru
 from .repeat_resize.lowering.pad import Pad
@@ -99,12 +99,6 @@ LOWERING_RULES: tuple[Op, ...] = (
     TABLE,
 )
 
-#: Nodes that stay in float because of what they compute: (operators, condition, reason).
-_FLOAT_SOURCES = (
-    (MASK_SOURCE_OPS, is_mask_source, RUN_TIME_MASK_REASON),
-    (ANGLE_SOURCE_OPS, is_angle_source, ANGLE_REASON),
-)
-
 #: Without compositions, whose name is not that of their integer operator.
 _RULES_BY_INTEGER_OP = {op.integer_op: op for op in LOWERING_RULES if not op.composition_name}
 _RULES_BY_FLOAT_OP: dict[tuple[str, str], list[Op]] = {}
@@ -127,13 +121,14 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     reason : str
         Why there is no rule; empty if there is one.
     """
-    domain, op_type = "" if node.domain == "ai.onnx" else node.domain, ir.base_op_type(node)
-    candidates = _RULES_BY_FLOAT_OP.get((domain, op_type), [])
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    candidates = _RULES_BY_FLOAT_OP.get((domain, ir.base_op_type(node)), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
-    for source_ops, is_source, reason in _FLOAT_SOURCES:
-        if op_type in source_ops and is_source(node):
-            return None, reason
+    if is_mask_source(node):
+        return None, RUN_TIME_MASK_REASON
+    if is_angle_source(node):
+        return None, ANGLE_REASON
     reasons = [op.explain_rejection(node) for op in candidates]
     matching = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not matching:

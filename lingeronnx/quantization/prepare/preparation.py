@@ -190,16 +190,16 @@ class PreparedModel:
 
         It shares the runner of the graph if there is one already.
         """
-        return self._changed(is_draft=True)
+        return self._replace_fields(is_draft=True)
 
     def with_settings(self, settings: Mapping[str, object]) -> PreparedModel:
         """Return a copy with other values of `settings`, which are not checked.
 
         It shares the runner of the graph if there is one already.
         """
-        return self._changed(conf=self.conf.model_copy(update=settings))
+        return self._replace_fields(conf=self.conf.model_copy(update=settings))
 
-    def _changed(self, **changes: Any) -> PreparedModel:
+    def _replace_fields(self, **changes: Any) -> PreparedModel:
         """Return a copy with other fields but the same graph; it shares the runner, if any."""
         copy = replace(self, **changes)
         if "runner" in vars(self):
@@ -217,7 +217,7 @@ class PreparedModel:
 
     def with_hold_out(self, rule: HoldOut) -> PreparedModel:
         """Return a copy whose data hold out other samples; it shares the runner if there is one."""
-        return self._changed(data=self.data.with_hold_out(rule))
+        return self._replace_fields(data=self.data.with_hold_out(rule))
 
     def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
         """Return a copy with the given nodes in float, in addition to those of `skip`.
@@ -471,7 +471,7 @@ def _rewrite_checked(
             rewriter.exclude_breaking_pass(error)
         else:
             checked = [replace(rewrite, checked_samples=1) for rewrite in prepared.fitted]
-            return prepared._changed(fitted=checked)
+            return prepared._replace_fields(fitted=checked)
 
 
 def _offload_input_masks(prepared: PreparedModel) -> PreparedModel:

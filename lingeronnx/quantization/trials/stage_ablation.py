@@ -53,14 +53,23 @@ _TRANSFORMS_DROPPED = "range transforms were disabled"
 _CRITERION = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
 
 
-class StageAblation:
+class _Ablation:
+    """What the trials of this module share: the criterion, and the samples that they need."""
+
+    criterion = _CRITERION
+
+    def find_obstacle(self, best: Candidate) -> str | None:
+        """Return None if samples can decide (`has_decisive_samples`), else "" (no note)."""
+        return None if has_decisive_samples(best) else ""
+
+
+class StageAblation(_Ablation):
     """Trial: the model without the stages that move its outputs away from the float model.
 
     Stages are range transforms and the refinement of weights. Scales of a given plan stay.
     """
 
     name = "stages"
-    criterion = _CRITERION
 
     def find_obstacle(self, best: Candidate) -> str | None:
         """Return "" (no note) if no stage is left out, or None if the trial applies.
@@ -68,7 +77,7 @@ class StageAblation:
         It does not if the stages were judged before, or if samples cannot decide
         (`has_decisive_samples`).
         """
-        return "" if best.has_judged_stages or not has_decisive_samples(best) else None
+        return "" if best.has_judged_stages else super().find_obstacle(best)
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model without refinement, with other biases, then without range transforms.
@@ -91,15 +100,10 @@ class StageAblation:
         return verdict.best
 
 
-class TransformAblation:
+class TransformAblation(_Ablation):
     """Trial: an unrefined model without range transforms; as in `StageAblation`."""
 
     name = "transforms"
-    criterion = _CRITERION
-
-    def find_obstacle(self, unrefined: Candidate) -> str | None:
-        """Return None if samples can decide (`has_decisive_samples`), else "" (no note)."""
-        return None if has_decisive_samples(unrefined) else ""
 
     def propose(self, unrefined: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model without range transforms."""
@@ -108,15 +112,10 @@ class TransformAblation:
         return None
 
 
-class RefinementAblation:
+class RefinementAblation(_Ablation):
     """Trial: a refined model without refinement, or with other biases; as in `StageAblation`."""
 
     name = "refinement"
-    criterion = _CRITERION
-
-    def find_obstacle(self, refined: Candidate) -> str | None:
-        """Return None if samples can decide (`has_decisive_samples`), else "" (no note)."""
-        return None if has_decisive_samples(refined) else ""
 
     def propose(self, refined: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model without refinement, then with other biases."""

@@ -180,7 +180,7 @@ def test_means_are_compared_after_an_activation_function(scale, zero, bits, name
     grid = np.linspace(low, high, 2000)
     slope = min(slope, np.diff([function(x) for x in grid]).max() / (grid[1] - grid[0]))
 
-    def mixed(x):
+    def mix(x):
         return 0.3 * x + 0.7 * function(x) / slope
 
     integers = np.random.default_rng(1).integers(qparams.low, qparams.high + 1, values.shape)
@@ -188,8 +188,8 @@ def test_means_are_compared_after_an_activation_function(scale, zero, bits, name
         total, moves = 0.0, 32.0
         for want, have in zip(values[:, channel].flat, integers[:, channel].flat, strict=True):
             if low < want < high:
-                total += mixed((float(have) - zero) / scale) - mixed(float(want))
-                moves += abs(mixed(want + 1e-3) - mixed(want - 1e-3)) / 2e-3
+                total += mix((float(have) - zero) / scale) - mix(float(want))
+                moves += abs(mix(want + 1e-3) - mix(want - 1e-3)) / 2e-3
         assert target.mean_error(integers)[channel] == pytest.approx(
             total / moves, rel=5e-3, abs=5e-3
         )
