@@ -12,7 +12,12 @@ import numpy as np
 from simulator._jit import jit, register_inline
 from simulator.native import NativeLoop
 
-__all__ = ["accumulate_histogram", "channel_statistics", "compute_quantization_errors"]
+__all__ = [
+    "accumulate_histogram",
+    "channel_statistics",
+    "compute_quantization_errors",
+    "compute_row_quantization_errors",
+]
 
 
 _LANES = 64  # independent partial sums, which are added as vectors without waiting for each other
@@ -205,4 +210,80 @@ def compute_quantization_errors(
     candidates = np.array([scales, low, high], np.float64)
     errors, lanes = np.empty(len(scales)), np.empty(_LANES)
     NativeLoop(_sum_quantization_errors, (*table, *candidates, errors, lanes))((), ())
+    return errors
+
+
+@jit
+def _sum_row_quantization_errors(
+    rows: np.ndarray,
+    per_unit: np.ndarray,
+    factor: np.ndarray,
+    scales: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    errors: np.ndarray,
+    bins: np.ndarray,
+    centers: np.ndarray,
+    counts: np.ndarray,
+    squares: np.ndarray,
+    lanes: np.ndarray,
+    indices: np.ndarray,
+) -> None:
+    """Set errors[r, k] to the sum of squared errors of row r at scales[r, k], by its histogram.
+
+    `errors` and `scales` are float64 [R, K], `low` and `high` [K]. `factor`, [1], is 1.
+    `bins` (int64), `centers` and `counts` (float64 [n rounded up to a multiple of _LANES]),
+    `squares`, `lanes` and `indices` are scratch memory.
+    """
+    half, columns = len(bins) // 2, rows.shape[1]
+    for row in range(len(rows)):
+        bins[:] = 0
+        _count_bins(rows[row], columns, factor, per_unit[row], bins, bins, squares, lanes, indices)
+        size = 0
+        for k in range(len(bins)):
+            if bins[k]:
+                centers[size] = (k - half + 0.5) / per_unit[row]
+                counts[size] = bins[k]
+                size += 1
+        end = -(-size // _LANES) * _LANES
+        centers[size:end] = 0
+        counts[size:end] = 0
+        _sum_quantization_errors(
+            centers[:end], counts[:end], scales[row], low, high, errors[row], lanes
+        )
+
+
+def compute_row_quantization_errors(
+    rows: np.ndarray, per_unit: np.ndarray, half_bins: int, scales: np.ndarray, low: int, high: int
+) -> np.ndarray:
+    """Return the sum of ``(clamp(floor(x * s + 1/2), low, high) / s - x)**2`` per row and scale.
+
+    The values x are the centers of the bins of the row's values. For rows of equal length, it is
+    the result of `accumulate_histogram` and `compute_quantization_errors` for each row.
+
+    Parameters
+    ----------
+    rows
+        float32 or float64 [R, n], finite.
+    per_unit
+        float64 [R], bins per unit of each row, powers of two.
+    half_bins
+        Number of bins on each side of 0, enough for all rows.
+    scales
+        float64 [R, K], scales of each row in integers per unit.
+    low, high
+        Range of the integers.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [R, K].
+    """
+    padded = -(-min(rows.shape[1], 2 * half_bins) // _LANES) * _LANES
+    bounds = np.full((2, scales.shape[1]), [[low], [high]], np.float64)
+    errors, bins = np.empty(scales.shape), np.empty(2 * half_bins, np.int64)
+    scratch = (bins, *np.empty((2, padded)), np.zeros(1), np.empty(_LANES))
+    arguments = (np.ascontiguousarray(rows), per_unit, _ONE, np.ascontiguousarray(scales), *bounds)
+    indices = np.empty(_BLOCK_ELEMENTS, np.int32)
+    NativeLoop(_sum_row_quantization_errors, (*arguments, errors, *scratch, indices))((), ())
     return errors

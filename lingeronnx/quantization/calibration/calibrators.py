@@ -44,12 +44,13 @@ import math
 import numpy as np
 
 from ...ir.plan.power_of_two import floor_power_of_two
-from .statistics import HALF_BINS, ConsumerFunction, TensorStats
+from .statistics import HALF_BINS, ConsumerFunction, TensorStats, compute_row_errors
 
 __all__ = [
     "PERCENTILE",
     "candidate_scales",
     "choose_affine_qparams",
+    "choose_row_scales",
     "choose_symmetric_scale",
     "full_range_scale",
     "kl_divergence",
@@ -121,22 +122,53 @@ def choose_symmetric_scale(
         if power_of_two:
             return floor_power_of_two(full_range_scale(range_low, range_high, bits))
         return high / max(range_high, -range_low)
-    scales = candidate_scales(stats, bits, power_of_two=power_of_two)
+    scales = candidate_scales(stats.low, stats.high, bits, power_of_two=power_of_two)
     if calibrator == "max":
         return scales[0]
     if calibrator == "kl":
-        scales = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
+        scales = _candidate_scales_to_percentile(stats, bits, power_of_two)
         return min(scales, key=lambda scale: kl_divergence(stats, scale, low, high))
     if bits > 8:
         return scales[0] / 2
     if consumer is not None:
-        scales = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
+        scales = _candidate_scales_to_percentile(stats, bits, power_of_two)
         result_scale = None if power_of_two else consumer.scale
         if result_scale is not None and scales[0] < result_scale < scales[-1]:
             scales.append(result_scale)  # the identity then needs no additional rounding
         return min(scales, key=lambda scale: stats.quantization_error(scale, low, high, consumer))
     errors = stats.quantization_errors(np.array(scales), low, high)
     return scales[errors.index(min(errors))]
+
+
+def choose_row_scales(
+    rows: np.ndarray,
+    bits: int,
+    *,
+    power_of_two: bool,
+    calibrator: str,
+    percentile: float = PERCENTILE,
+) -> list[float]:
+    """Choose a scale for each of `rows` [R, n], which contain a value other than 0 each.
+
+    They are those that `choose_symmetric_scale` chooses for the statistics of each row; its
+    parameters are described there. Squared errors of all rows are computed at once.
+    """
+    if bits > 8 or calibrator in ("max", "percentile", "kl"):
+        return [
+            choose_symmetric_scale(
+                TensorStats.from_array(row),
+                bits,
+                power_of_two=power_of_two,
+                calibrator=calibrator,
+                percentile=percentile,
+            )
+            for row in rows
+        ]
+    bounds = zip(rows.min(axis=1).tolist(), rows.max(axis=1).tolist(), strict=True)
+    scales = np.array([candidate_scales(*b, bits, power_of_two=power_of_two) for b in bounds])
+    errors = compute_row_errors(rows, scales, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    chosen: list[float] = scales[np.arange(len(rows)), errors.argmin(axis=1)].tolist()
+    return chosen
 
 
 def choose_affine_qparams(
@@ -227,28 +259,34 @@ def _window_zero_point(
 
 
 def candidate_scales(
-    stats: TensorStats, bits: int, *, power_of_two: bool, extend_to_percentile: bool = False
+    low: float, high: float, bits: int, *, power_of_two: bool, min_ratio: float = 1.0
 ) -> list[float]:
     """Return the scales that calibrators try, ascending from that of the full range.
 
     They are in steps per unit. Powers of two begin with the largest at which no value is off by
-    more than half a step; free scales begin with the one that maps the largest magnitude in `stats`
-    to the largest integer of `bits` bits. They end at 16 or 4 times the first.
+    more than half a step; free scales begin with the one that maps the largest magnitude to the
+    largest integer of `bits` bits. They end at 16 or 4 times the first, or at `min_ratio` times it
+    if that is larger.
 
     Parameters
     ----------
-    extend_to_percentile
-        Whether to go on until only 99 percent of the values are represented.
+    low, high
+        Smallest and largest value, not both 0.
     """
-    max_abs = max(stats.high, -stats.low)
-    min_ratio = 1.0
-    if extend_to_percentile:
-        min_ratio = max_abs / percentile_threshold(stats, _MIN_COVERED_PERCENT)
     if power_of_two:
-        base = floor_power_of_two(full_range_scale(stats.low, stats.high, bits))
+        base = floor_power_of_two(full_range_scale(low, high, bits))
     else:
-        base = ((1 << (bits - 1)) - 1) / max_abs  # MaxValue
+        base = ((1 << (bits - 1)) - 1) / max(high, -low)  # MaxValue
     return [base * multiplier for multiplier in _candidate_multipliers(power_of_two, min_ratio)]
+
+
+def _candidate_scales_to_percentile(
+    stats: TensorStats, bits: int, power_of_two: bool
+) -> list[float]:
+    """Return `candidate_scales` up to the one that represents only 99 percent of the values."""
+    low, high = stats.low, stats.high
+    min_ratio = max(high, -low) / percentile_threshold(stats, _MIN_COVERED_PERCENT)
+    return candidate_scales(low, high, bits, power_of_two=power_of_two, min_ratio=min_ratio)
 
 
 def _candidate_multipliers(power_of_two: bool, min_ratio: float) -> list[float]:

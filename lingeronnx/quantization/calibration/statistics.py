@@ -20,7 +20,15 @@ from ...common.errors import DataError
 from ...runtime.data import Progress
 from ...runtime.runners import FloatRunner
 
-__all__ = ["HALF_BINS", "Curve", "Stats", "TensorStats", "ConsumerFunction", "collect_stats"]
+__all__ = [
+    "HALF_BINS",
+    "ConsumerFunction",
+    "Curve",
+    "Stats",
+    "TensorStats",
+    "collect_stats",
+    "compute_row_errors",
+]
 
 #: An elementwise function, float64.
 Curve = Callable[[np.ndarray], np.ndarray]
@@ -229,6 +237,28 @@ class TensorStats:
         bounds = (np.broadcast_to(np.asarray(bound, float), scales.shape) for bound in (low, high))
         errors = compute_quantization_errors(centers, counts.astype(float), scales, *bounds)
         return [float(error) / self.count for error in errors]
+
+
+def compute_row_errors(rows: np.ndarray, scales: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Return the mean squared errors of each row at its scales, float64 [R, K].
+
+    They are those of `TensorStats.quantization_errors` for the statistics of the row.
+
+    Parameters
+    ----------
+    rows
+        float32 or float64 [R, n], finite, n > 0.
+    scales
+        float64 [R, K], integers per unit.
+    low, high
+        Range of the integers.
+    """
+    from simulator.histogram import compute_row_quantization_errors
+
+    spans = zip(rows.min(axis=1).tolist(), rows.max(axis=1).tolist(), strict=True)
+    per_unit = np.ldexp(1.0, [-_bin_exponent(*span) for span in spans])
+    errors = compute_row_quantization_errors(rows, per_unit, HALF_BINS, scales, low, high)
+    return np.asarray(errors / rows.shape[1])
 
 
 def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:

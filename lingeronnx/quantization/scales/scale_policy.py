@@ -6,11 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...ir import ir
 from ...ir.plan import Affine
 from ...operators.lowerings import Op
 from ...targets import Target
-from ..calibration.calibrators import choose_affine_qparams, choose_symmetric_scale
+from ..calibration.calibrators import (
+    choose_affine_qparams,
+    choose_row_scales,
+    choose_symmetric_scale,
+)
 from ..calibration.statistics import ConsumerFunction, TensorStats
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel
@@ -192,6 +198,19 @@ class TensorScalePolicy(NamedTuple):
             calibrator=self.calibrator,
             percentile=self.percentile,
             consumer=consumer,
+        )
+
+    def choose_row_scales(self, rows: np.ndarray) -> list[float]:
+        """Choose the scale, without zero point, of each of `rows` [R, n], none of which is all 0.
+
+        They are in steps per unit, by the calibrator; a scale set by the user is ignored.
+        """
+        return choose_row_scales(
+            rows,
+            self.bits,
+            power_of_two=self.power_of_two,
+            calibrator=self.calibrator,
+            percentile=self.percentile,
         )
 
 

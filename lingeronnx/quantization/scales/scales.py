@@ -254,13 +254,12 @@ def _choose_channel_scales(channels: np.ndarray, setting: TensorScalePolicy) -> 
     key = hash_framed_parts([layout, channels.tobytes()]), setting
     if key in _CHANNEL_SCALES:
         return _CHANNEL_SCALES[key]
-    scales = [
-        setting.choose_scale(TensorStats.from_array(channel)) if channel.any() else math.inf
-        for channel in channels
-    ]
-    min_scale = min(scales)
+    scales = np.full(len(channels), math.inf)
+    has_values = channels.any(axis=1)
+    scales[has_values] = setting.choose_row_scales(channels[has_values])
+    min_scale = scales.min()
     max_scale = min_scale * _MAX_CHANNEL_SCALE_RATIO
-    limited = [min_scale if scale > max_scale else scale for scale in scales]
+    limited: list[float] = np.where(scales > max_scale, min_scale, scales).tolist()
     _CHANNEL_SCALES[key] = limited
     if len(_CHANNEL_SCALES) > _MAX_CACHED_WEIGHTS:
         _CHANNEL_SCALES.popitem(last=False)

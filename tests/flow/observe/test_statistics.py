@@ -14,6 +14,7 @@ from lingeronnx.quantization.calibration.statistics import (
     TensorStats,
     _clip_softmax_logits,
     collect_stats,
+    compute_row_errors,
 )
 from lingeronnx.runtime.runners import FloatRunner
 from tests import nets
@@ -158,6 +159,21 @@ def test_errors_of_many_scales_are_those_of_each(count):
     assert stats.quantization_errors(scales, -128 - zeros, 127 - zeros) == expected
     expected = [stats.quantization_error(float(scale), -8, 7) for scale in scales]
     assert stats.quantization_errors(scales, -8, 7) == expected
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.float64))
+@pytest.mark.parametrize("length", (1, 64, 700, 9000))
+def test_errors_of_rows_are_those_of_each(dtype, length):
+    """Errors of all rows at once are equal to the last bit: scales are chosen by comparing them."""
+    rng = np.random.default_rng(length)
+    rows = (rng.normal(0.1, 2.0, (5, length)) * 3.0 ** np.arange(-2, 3)[:, None]).astype(dtype)
+    scales = 100 / np.abs(rows).max(axis=1, keepdims=True) * 4.0 ** (np.arange(7) / 6)
+    expected = [
+        TensorStats.from_array(row).quantization_errors(row_scales, -8, 7)
+        for row, row_scales in zip(rows, scales, strict=True)
+    ]
+    assert compute_row_errors(rows, scales, -8, 7).tolist() == expected
+    assert compute_row_errors(rows[:, ::-1], scales, -8, 7).tolist() == expected
 
 
 @few

@@ -11,16 +11,18 @@ VALUES = np.random.default_rng(0).standard_normal(24).astype(np.float32)
 
 
 @pytest.mark.parametrize("shape", ((2, 12), (4, 6), (4, 2, 3)))
-@pytest.mark.parametrize("bits", (4, 8))
-def test_scales_are_those_of_the_channels(shape, bits, monkeypatch):
+@pytest.mark.parametrize("bits", (4, 8, 16))
+@pytest.mark.parametrize("calibrator", ("max", "percentile", "mse", "kl"))
+@pytest.mark.parametrize("power_of_two", (False, True))
+def test_scales_are_those_of_the_channels(shape, bits, calibrator, power_of_two, monkeypatch):
     """Weights of equal bytes differ by shape and policy; a known weight is not measured again."""
-    setting = TensorScalePolicy(bits, None, "mse", 99.99, power_of_two=False)
+    setting = TensorScalePolicy(bits, None, calibrator, 99.99, power_of_two=power_of_two)
     values = VALUES.reshape(shape)
     expected = [setting.choose_scale(TensorStats.from_array(row)) for row in values]
     for _ in range(2):
         qparams = scales._weight_qparams(values.copy(), 0, setting)
         assert qparams.scales.reshape(-1).tolist() == expected
-        monkeypatch.setattr(scales, "TensorStats", None)
+        monkeypatch.setattr(TensorScalePolicy, "choose_row_scales", None)
 
 
 def test_zeros_get_the_smallest_scale_of_the_others():
