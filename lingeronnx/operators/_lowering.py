@@ -98,8 +98,9 @@ class Scaling:
     shared_scales
         (node, target) -> pairs of tensors that must share a scale; by default input and output.
     factor_behavior
-        Effect of a positive factor on the inputs: it "passes" to the output, is "absorbed" by a
-        weight, or must not exist ("fixed").
+        Effect of positive factors on the inputs: one common factor "passes" to the output, is
+        "absorbed" by a weight, or must not exist ("fixed"); "multiplied": the factor of the output
+        is the product of those of two inputs.
     max_output_exponent
         (node, exponent lookup) -> largest exponent of the output on a target that only shifts
         right, or None for any.
@@ -123,7 +124,7 @@ class Scaling:
     """
 
     shared_scales: Callable[[ir.Node, Target], list[ScalePair]] = share_input_output_scale
-    factor_behavior: Literal["passes", "absorbed", "fixed"] = "passes"
+    factor_behavior: Literal["passes", "absorbed", "fixed", "multiplied"] = "passes"
     max_output_exponent: Callable[[ir.Node, ExponentLookup], int | None] | None = None
     min_input_exponent: Callable[[Target], int | None] | None = None
     inputs_to_coarsen: Callable[[ir.Node, Target, Callable[[str], float]], list[str]] | None = None

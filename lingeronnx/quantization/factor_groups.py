@@ -1,10 +1,10 @@
 """Group tensors that must be multiplied by a common factor, and find Clips replaced by saturation.
 
 A factor on a tensor can be moved into the weights around it (`methods.factors`). Operators that
-commute with it (Relu, pooling, Add, Concat, reshapes) make their tensors share one. A chip without
-Clip implements ``Clip(0, b)`` by saturation if a factor is free to map b to the largest integer. If
-not, the Clip is composed of other operators between layers on the chip, and elsewhere stays in
-float.
+commute with it (Relu, pooling, Add, Concat, reshapes) make their tensors share one. So may a Mul by
+a tensor whose factor must be 1, such as the gate that a sigmoid computes. A chip without Clip
+implements ``Clip(0, b)`` by saturation if a factor is free to map b to the largest integer. If not,
+the Clip is composed of other operators between layers on the chip, and elsewhere stays in float.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..ir.disjoint import DisjointSets
 from ..ir.plan.power_of_two import floor_power_of_two
 from ..operators.clamp.lowering import can_compose_clip, get_clip_bounds
 from ..operators.integer_ops import CLIP
+from ..operators.lowerings import Op
 from ..operators.macs import count_macs
 from ..targets import Target
 from .partition import (
@@ -56,6 +57,11 @@ class FactorSets(DisjointSets):
         """Fix the factor of `name`, and so of its set, to 1."""
         self.find(name)
         self.pinned.add(name)
+
+    def is_pinned(self, name: str) -> bool:
+        """Whether the factor of `name` must be 1."""
+        root = self.find(name)
+        return any(self.find(pinned) == root for pinned in self.pinned)
 
 
 def pin_boundary_tensors(factor_sets: FactorSets, partition: Partition) -> None:
@@ -112,7 +118,7 @@ class FactorGroup:
 
 
 def group_tensors_by_factor(
-    partition: Partition, target: Target, bits: int
+    partition: Partition, target: Target, bits: int, *, joins_products: bool = False
 ) -> tuple[list[FactorGroup], list[str]]:
     """Group all integer tensors by common factor.
 
@@ -124,6 +130,9 @@ def group_tensors_by_factor(
         The target.
     bits
         Width of the activations.
+    joins_products
+        Whether the result of a Mul shares the factor of one operand if that of the other must be 1.
+        Otherwise all three are pinned.
 
     Returns
     -------
@@ -137,17 +146,17 @@ def group_tensors_by_factor(
     pin_boundary_tensors(sets, partition)
     clip_bounds = find_saturated_clip_bounds(partition, target)
     requirements: dict[str, tuple[float, str]] = {}
+    products: list[list[str]] = []
     for node, op in partition.integer_nodes:
         tensors = quantized_tensors(node, op)
-        for name in tensors:
-            sets.find(name)
-            if op.scale_constraints.factor_behavior == "passes":
-                sets.union(name, tensors[0])
-            elif op.scale_constraints.factor_behavior == "fixed":
-                sets.pin(name)
+        if op.scale_constraints.factor_behavior == "multiplied" and joins_products:
+            products.append(tensors)
+        else:
+            _join_operands(sets, tensors, op)
         if tensors[-1] in clip_bounds:
             factor = _clip_factor(clip_bounds[tensors[-1]], bits)
             requirements[tensors[-1]] = (factor, str(node.name))
+    _join_products(sets, products)
     groups = {}
     for key, tensors in sets.groups().items():
         is_free = sets.pinned.isdisjoint(tensors)
@@ -160,6 +169,45 @@ def group_tensors_by_factor(
         else:
             unmet.append(node_name)
     return list(groups.values()), unmet
+
+
+def _join_operands(sets: FactorSets, tensors: Sequence[str], op: Op) -> None:
+    """Join or pin the `tensors` of a node in `sets`, as its lowering rule `op` requires."""
+    behavior = op.scale_constraints.factor_behavior
+    for name in tensors:
+        sets.find(name)
+        if behavior == "passes":
+            sets.union(name, tensors[0])
+        elif behavior in ("fixed", "multiplied"):
+            sets.pin(name)
+
+
+def _join_products(sets: FactorSets, products: Sequence[list[str]]) -> None:
+    """Join the result of each product with the operand that may have a factor, in `sets`.
+
+    The other operand must be pinned. If neither is, or both have the same factor, all three tensors
+    are pinned. `products` are [operand, operand, result].
+    """
+    pending = list(products)
+    while pending:
+        undecided = [product for product in pending if not _join_product(sets, product)]
+        if len(undecided) == len(pending):
+            for name in undecided.pop(0):
+                sets.pin(name)
+        pending = undecided
+
+
+def _join_product(sets: FactorSets, product: list[str]) -> bool:
+    """Join the result of a product with one operand if the other is pinned; return whether it is.
+
+    `product` is [operand, operand, result].
+    """
+    left, right, result = product
+    for operand, gate in ((left, right), (right, left)):
+        if sets.is_pinned(gate):
+            sets.union(operand, result)
+            return True
+    return False
 
 
 def _clip_factor(upper_bound: float, bits: int) -> float:

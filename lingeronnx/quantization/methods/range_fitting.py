@@ -7,9 +7,11 @@ does not change the float function: ``W' = W * f_out / f_in``, ``b' = b * f_out`
 shifts.
 
 Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat,
-reshapes) share one f and form a group. A group with a tensor of a float operator or a graph input
-or output keeps f = 1. ``Clip(0, b)`` on a chip without Clip determines f such that b is exactly the
-largest integer and saturation clips.
+reshapes) share one f and form a group. A group with a tensor of a float operator, a product or a
+graph input or output keeps f = 1. Only if the chip has no exponent for such a group, the result of
+a product shares the f of one operand, as long as that of the other must be 1, as a gate's.
+``Clip(0, b)`` on a chip without Clip determines f such that b is exactly the largest integer and
+saturation clips.
 
 The factors minimize the sum of the relative quantization noise of all activations and weights, by
 coordinate descent over sixteen values per octave. For a tensor that only a LeakyRelu or the like
@@ -143,21 +145,90 @@ def fit_range_factors(
     is_host_scaled = HOST_SCALING_REASON in partition.floats.values()
     if len(partition.absorbing_layers) < 2 and not is_host_scaled:
         return {}  # every tensor is joined to one that must not change
-    factor_groups, _ = group_tensors_by_factor(partition, target, policy.bits)
-    factors = [group.required_factor or 1.0 for group in factor_groups]
-    index: dict[str, int] = {}
-    for i, group in enumerate(factor_groups):
-        index.update(dict.fromkeys(group.tensors, i))
-    if not all(group.pinned for group in factor_groups):
-        groups = [_RangeGroup(group, []) for group in factor_groups]
-        for shared_group in shared_groups:
-            groups[index[shared_group.tensors[0]]].shared_scales.append(shared_group)
+    groups = _make_range_groups(partition, shared_groups, target, policy.bits)
+    index = _index_tensors(groups)
+    factors = [group.factor_group.required_factor or 1.0 for group in groups]
+    if not all(group.factor_group.pinned for group in groups):
         if optimize:
             edges = [] if by_channel else _weight_edges(partition, index, policy)
             _NoiseMinimizer(groups, edges, factors, stats, policy, by_result).run()
         if target.needs_power_of_two_scales:
             _clamp_exponents(target.exponents, groups, factors, stats, policy)
-    return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
+    range_factors = {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
+    if target.needs_power_of_two_scales and _has_products(partition):
+        pinned = set[str]()
+        for group in groups:
+            if group.factor_group.pinned:
+                pinned.update(group.factor_group.tensors)
+        range_factors.update(
+            _clamp_joined_products(partition, shared_groups, stats, target, policy, pinned)
+        )
+    return range_factors
+
+
+def _has_products(partition: Partition) -> bool:
+    """Whether a Mul of two activations becomes integer."""
+    return any(
+        op.scale_constraints.factor_behavior == "multiplied" for _, op in partition.integer_nodes
+    )
+
+
+def _clamp_joined_products(
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
+    stats: Stats,
+    target: Target,
+    policy: ScalePolicy,
+    pinned: set[str],
+) -> dict[str, np.ndarray]:
+    """Return {tensor: factor [1]}, powers of two that bring `pinned` tensors into range.
+
+    The tensors are those whose factor is 1 as long as products pin their operands. With the result
+    of a product joined to one operand, some groups of them are free.
+    """
+    groups = []
+    for group in _make_range_groups(
+        partition, shared_groups, target, policy.bits, joins_products=True
+    ):
+        if not pinned.isdisjoint(group.factor_group.tensors):
+            groups.append(group)
+    factors = [1.0] * len(groups)
+    _clamp_exponents(target.exponents, groups, factors, stats, policy)
+    range_factors: dict[str, np.ndarray] = {}
+    for group, factor in zip(groups, factors, strict=True):
+        if factor != 1.0:
+            range_factors.update(dict.fromkeys(group.factor_group.tensors, np.array([factor])))
+    return range_factors
+
+
+def _make_range_groups(
+    partition: Partition,
+    shared_groups: Sequence[SharedScaleGroup],
+    target: Target,
+    bits: int,
+    *,
+    joins_products: bool = False,
+) -> list[_RangeGroup]:
+    """Return the groups of tensors that share a factor, with the shared scales of each.
+
+    Parameters are those of `fit_range_factors` and `group_tensors_by_factor`.
+    """
+    factor_groups, _ = group_tensors_by_factor(
+        partition, target, bits, joins_products=joins_products
+    )
+    groups = [_RangeGroup(group, []) for group in factor_groups]
+    index = _index_tensors(groups)
+    for shared_group in shared_groups:
+        groups[index[shared_group.tensors[0]]].shared_scales.append(shared_group)
+    return groups
+
+
+def _index_tensors(groups: Sequence[_RangeGroup]) -> dict[str, int]:
+    """Return {tensor: index of its group}."""
+    index: dict[str, int] = {}
+    for i, group in enumerate(groups):
+        index.update(dict.fromkeys(group.factor_group.tensors, i))
+    return index
 
 
 def _clamp_exponents(

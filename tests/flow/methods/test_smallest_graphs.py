@@ -11,7 +11,7 @@ from lingeronnx.common.errors import ConfigError
 from lingeronnx.ir import ir
 from lingeronnx.ir.plan import Plan
 from lingeronnx.quantization.calibration import collect_stats
-from lingeronnx.quantization.factor_groups import HOST_SCALING_REASON
+from lingeronnx.quantization.factor_groups import HOST_SCALING_REASON, group_tensors_by_factor
 from lingeronnx.quantization.methods import factors
 from lingeronnx.quantization.methods.equalize import equalize_channels
 from lingeronnx.quantization.methods.host_scaling import insert_host_scaling, set_host_factors
@@ -270,3 +270,56 @@ def test_a_shared_weight_is_not_rounded_again():
     layers = [n for n in model.graph if n.op_type == "Conv"]
     assert layers[0].inputs[1] is layers[1].inputs[1]
     np.testing.assert_array_equal(ir.const_value(layers[0].inputs[1]), old)
+
+
+def gated(gain, square=False):
+    """Values of about `gain` times a gate (or themselves), added to what they were, and a layer."""
+    net = Net(3, 8, 8, seed=5, batch=1)
+    t = net.conv("x", (8, 3, 3, 3), gain=gain, out="t")
+    gate = net.node("GlobalAveragePool", net.conv(t, (4, 8, 1, 1), gain=1 / gain))
+    gate = net.node("HardSigmoid", net.conv(gate, (8, 4, 1, 1)), out="gate")
+    t = net.node("Add", t, net.node("Mul", t, t if square else gate, out="m"), out="s")
+    net.conv(t, (4, 8, 1, 1), gain=1 / gain, out="y")
+    return net.graph("y")
+
+
+@pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
+def test_gated_values_above_the_range_of_a_chip_get_a_factor(chip):
+    """A Mul by a gate passes the factor on, so that the layers around it stay in integers."""
+    model = gated(3000.0)
+    feed = samples(model, 16)
+    result = quantize(model, feed, platform=chip, effort="fast")
+    assert result.report.integer_macs == 1
+    assert result.report.chip_ready
+    (factor,) = result.plan.transforms["m"].factor
+    assert factor < 1
+    assert math.log2(factor).is_integer()
+    assert all(result.plan.transforms[name].factor == (factor,) for name in ("t", "s"))
+    assert "gate" not in result.plan.transforms
+    small = quantize(gated(1.0), feed, platform=chip, effort="fast")
+    assert not {"t", "m", "s", "gate"} & small.plan.transforms.keys()
+    want = next(array for name, array, _ in FloatRunner(model).run(feed, {"y"}) if name == "y")
+    (got,) = result.session().run(["y"], feed)
+    assert 10 * np.log10(np.square(want).sum() / np.square(got - want).sum()) > 28
+
+
+def test_a_square_above_the_range_of_a_chip_stays_in_float():
+    """The factor of a square is that of its operand, squared: no group has it."""
+    model = gated(3000.0, square=True)
+    result = quantize(model, samples(model, 16), platform="venus", effort="fast")
+    assert "m" not in result.plan.tensors
+
+
+def test_a_mul_joins_its_result_to_the_operand_whose_factor_is_free():
+    """Two free operands are pinned, as only one factor can pass."""
+    net = Net(3, 6, 6, seed=5)
+    a, b = (net.conv("x", (8, 3, 3, 3), out=name) for name in "ab")
+    ab = net.node("Mul", a, b, out="ab")
+    c = net.conv(net.node("Mul", ab, net.conv("x", (8, 3, 3, 3), out="c")), (8, 8, 1, 1))
+    d = net.node("Mul", net.conv("x", (8, 3, 3, 3), out="d"), net.node("Sigmoid", c, out="g"))
+    net.conv(d, (4, 8, 1, 1), out="y")
+    _, parts, _ = ready(net.graph("y"))
+    for joins, pinned in ((False, {"a", "b", "ab", "c", "d", "g"}), (True, {"a", "b", "ab", "g"})):
+        groups, _ = group_tensors_by_factor(parts, VENUS, 8, joins_products=joins)
+        is_pinned = {name: group.pinned for group in groups for name in group.tensors}
+        assert {name for name in ("a", "b", "ab", "c", "d", "g") if is_pinned[name]} == pinned

@@ -223,7 +223,7 @@ class Mul(BinaryOp):
     floats = (("", "Mul"),)
     constraints = (check_mul_shapes,)
     scale_constraints = Scaling(
-        factor_behavior="fixed",
+        factor_behavior="multiplied",
         shared_scales=share_no_scales,
         max_output_exponent=product_max_exponent,
     )
