@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
+import lingeronnx as lo
+from lingeronnx.api import quantize
 from lingeronnx.ir import ir
 from lingeronnx.luna.arguments import selection as arguments
 from lingeronnx.luna.backend_passes.cost_rewrites import apply_cost_rewrites, selection
@@ -40,6 +43,8 @@ from lingeronnx.targets.objective import (
     get_objective,
 )
 from tests.case_selection import limit_examples
+from tests.nets import Net, samples
+from tests.packability import evaluate_result
 from tests.packer import judge
 from tests.targets.luna.packer.integer_nets import IntNet
 
@@ -354,15 +359,63 @@ def test_one_factor_for_all_is_seen_with_other_channels(shape):
     assert_same(model, graph)
 
 
-def test_very_many_channels_are_convolved_in_parts():
-    """More than a convolution takes at once."""
-    net = IntNet("arcs", (1, 8840, 1, 1))
+@pytest.mark.parametrize(("channels", "max_parts"), [(8840, 5), (16384, 8), (32768, 16)])
+def test_very_many_channels_are_convolved_in_parts(channels, max_parts):
+    """More than a convolution takes at once, and more parts than an iqCat takes."""
+    net = IntNet("arcs", (1, channels, 1, 1))
     y = net.batch_norm(net.relu("xq", "a"), "y")
     randomize_constants(net, np.random.default_rng(0))
     model = model_of(net, y)
     graph, _ = apply_rewrites(model, propose_depthwise_conv)
-    assert 1 < get_op_types(graph).count("Conv2dInt") <= 5
+    assert 1 < get_op_types(graph).count("Conv2dInt") <= max_parts
+    assert all(len(node.inputs) <= 5 for node in graph.graph if node.op_type == "iqCat")
     assert_same(model, graph)
+
+
+def test_channels_for_more_parts_than_two_levels_join_stay():
+    net = IntNet("arcs", (1, 60_000, 1, 1))
+    y = net.batch_norm(net.relu("xq", "a"), "y")
+    randomize_constants(net, np.random.default_rng(0))
+    model = model_of(net, y)
+    assert apply_rewrites(model, propose_depthwise_conv)[1] == 0
+
+
+def windowed_attention(windows, heads, tokens, size):
+    """Attention in windows as in Swin: position biases and a mask are added on five axes."""
+    net, rng = Net(windows * heads, tokens, size, seed=5), np.random.default_rng(0)
+    weights = rng.standard_normal((3, size, size)).astype(np.float32)
+    q, k, v = (net.node("MatMul", "x", net.const(weight)) for weight in weights)
+    scores = net.node("MatMul", q, net.node("Transpose", k, perm=[0, 1, 3, 2]))
+    shape = (-1, windows, heads, tokens, tokens)
+    scores = net.node("Reshape", scores, net.const(np.array(shape, np.int64)))
+    bias = rng.standard_normal((1, 1, heads, tokens, tokens)).astype(np.float32)
+    scores = net.node("Add", scores, net.const(bias))
+    is_masked = rng.random((1, windows, 1, tokens, tokens)) < 0.2
+    scores = net.node("Add", scores, net.const(np.where(is_masked, -100, 0).astype(np.float32)))
+    weights = net.node("Softmax", scores, axis=-1)
+    shape = (-1, windows * heads, tokens, tokens)
+    net.node(
+        "MatMul", net.node("Reshape", weights, net.const(np.array(shape, np.int64))), v, out="y"
+    )
+    return net.graph("y")
+
+
+def test_constants_of_windows_are_added_by_a_few_layers():
+    """Two sums with 16,384 elements, for which a BatchNorm2dInt calls a kernel each."""
+    model = windowed_attention(16, 4, 16, 4)
+    feed = samples(model, 8)
+    result = quantize(model, feed, platform="arcs", effort="fast")
+    op_types = [node.op_type for node in result.graph.graph]
+    assert "BatchNorm2dInt" not in op_types
+    assert op_types.count("Conv2dInt") == 16
+    assert result.report.chip_ready
+    verdict = evaluate_result(result, "arcs")
+    assert (verdict.problems, verdict.right) == ([], True)
+    evaluator = ReferenceEvaluator(ir.to_proto(result.graph), new_ops=lo.reference_ops("arcs"))
+    for index in range(2):
+        sample = {"x": feed["x"][index : index + 1]}
+        (want,) = evaluator.run(None, sample)
+        np.testing.assert_array_equal(result.session().run(None, sample)[0], want)
 
 
 @limit_examples(30)

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from ....ir.detached_nodes import make_detached_node, make_detached_value
 from ....operators.integer_ops import QUANT, RESHAPE, TRANSPOSE
 from ....targets import Target
 from ...packer.limits.limit_tables import get_layer_limits
-from ..node_builders import make_concat, make_slice
+from ..node_builders import MAX_CONCAT_INPUTS, make_concat, make_slice
 from .node_costs import NodeCostModel
 
 __all__ = ["Matrix", "RewriteEditor", "element_count", "static_shape"]
+
+_T = TypeVar("_T")
 
 
 def static_shape(value: ir.Value | None) -> list[int] | None:
@@ -43,6 +45,12 @@ def element_count(value: ir.Value) -> int:
     An unknown batch counts as 1, an unknown shape as 0.
     """
     return math.prod(static_shape(value) or [0])
+
+
+def _group_for_concat(operands: Sequence[_T]) -> list[Sequence[_T]]:
+    """Group `operands` into lists of at most `MAX_CONCAT_INPUTS`."""
+    starts = range(0, len(operands), MAX_CONCAT_INPUTS)
+    return [operands[start : start + MAX_CONCAT_INPUTS] for start in starts]
 
 
 def _is_matrix_transpose(node: ir.Node) -> bool:
@@ -293,16 +301,33 @@ class RewriteEditor:
         return self.insert(node, before)
 
     def concat_rows(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
-        """Insert an iqCat of `values` on axis 0 before node `before`; return its output.
+        """Insert iqCats of `values` on axis 0 before node `before`; return their output.
 
-        All have the same `scale`, which is also that of the output.
+        All have the same `scale`, which is also that of the output. There are several iqCats, whose
+        outputs are joined in turn, for more than `MAX_CONCAT_INPUTS` values.
         """
+        while len(values) > MAX_CONCAT_INPUTS:
+            values = [
+                self.concat_rows(group, scale, before) if len(group) > 1 else group[0]
+                for group in _group_for_concat(values)
+            ]
         output = self.name(f"{values[0].name}_joined")
         node = make_concat(values, 0, scale, before, output, output)
         node.name = self._make_node_name(str(node.name))
         for key, value in self.target.node_attributes.get("", {}).items():
             ir.set_attr(node, key, value)
         return self.insert(node, before)
+
+    def estimate_concat_cycles(self, sizes: Sequence[int]) -> float:
+        """Estimate the cycles of the iqCats that join 8-bit vectors of these sizes."""
+        cycles = 0.0
+        while len(sizes) > MAX_CONCAT_INPUTS:
+            groups = _group_for_concat(sizes)
+            cycles += sum(
+                self.costs.estimate_concat_cycles(group) for group in groups if len(group) > 1
+            )
+            sizes = [sum(group) for group in groups]
+        return cycles + self.costs.estimate_concat_cycles(sizes)
 
     def add_operator(
         self,

@@ -26,6 +26,7 @@ _SCALES = ("scale_x", "scale_w", "scale_o")
 _CHANNEL_COUNTS = (2, 4, 8, 16, 32, 64)  # to try if all channels have the same factor
 #: Upper limits of the image width; the largest divisor of the area below each is tried.
 _MAX_IMAGE_WIDTHS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
+_MAX_PARTS = MAX_CONCAT_INPUTS**2  # joined by two levels of iqCats
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,8 @@ def _find_cheapest_view(
 ) -> tuple[float, _PointwiseView] | None:
     """Return (cycles, view) of the cheapest view of a tensor whose convolutions the chip supports.
 
-    None if there is none. A view that is not supported is also split into 2 to `MAX_CONCAT_INPUTS`
-    parts. `is_uniform` says that all channels have one factor and offset.
+    None if there is none. A view that is not supported is also split into 2 to `_MAX_PARTS` parts.
+    `is_uniform` says that all channels have one factor and offset.
     """
     best: tuple[float, _PointwiseView] | None = None
     views = _list_unsplit_views(shape, is_uniform)
@@ -141,7 +142,7 @@ def _find_cheapest_view(
             break
         if _is_view_supported(editor, view):
             return cycles, view
-        for part_count in range(2, MAX_CONCAT_INPUTS + 1):
+        for part_count in range(2, _MAX_PARTS + 1):
             split_view = replace(view, part_count=part_count)
             if not _is_view_supported(editor, split_view):
                 continue
@@ -196,7 +197,7 @@ def _estimate_view_cycles(editor: RewriteEditor, view: _PointwiseView) -> float:
     slice_cycles = [
         editor.costs.estimate_slice_cycles(view.channels * area, size) for size in part_bytes
     ]
-    return cycles + sum(slice_cycles) + editor.costs.estimate_concat_cycles(part_bytes)
+    return cycles + sum(slice_cycles) + editor.estimate_concat_cycles(part_bytes)
 
 
 def _is_view_supported(editor: RewriteEditor, view: _PointwiseView) -> bool:
