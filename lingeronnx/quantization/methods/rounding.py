@@ -6,7 +6,7 @@ For outputs ``y = W x`` with second moments ``H = E[x x^T]`` of the inputs, roun
 ``W_k + sum_i<k D_i R[i, k] / R[k, k]``. That is the update of Hassibi & Stork (1993) and Frantar et
 al. (2022), without an inverse. Columns go from the most to the least active, so that something is
 left to compensate with. If weights are quantized in groups, an integer stands for `step` counts,
-which may differ between weights. Pure numpy; independent of graphs.
+which may differ between weights. Independent of graphs.
 
 The best rounding of a column is not always the best for those after it. So several roundings of a
 row may be tracked: each continues with the two integers around the value that column k is rounded
@@ -102,17 +102,19 @@ def round_with_compensation(
     numpy.ndarray
         Integers times `step`, float64 [G, O, K]. Groups without any input are rounded to nearest.
     """
+    from simulator.weight_rounding import permute_symmetric
+
     size = weight.shape[2]
     result = round_to_nearest(weight, low, high, step)
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
     (active_groups,) = np.nonzero(diagonal.mean(axis=1) > 0)
     if size < 2 or not len(active_groups):
         return result
-    all_active = len(active_groups) == len(moments)
-    h = regularize_moments(moments if all_active else moments[active_groups], samples)
-    columns = np.arange(size)
-    order = np.argsort(-h[:, columns, columns], axis=1, kind="stable")
-    h = _reorder(_reorder(h, order[:, ::-1], axis=1), order[:, ::-1])
+    if len(active_groups) < len(moments):
+        moments, diagonal = moments[active_groups], diagonal[active_groups]
+    order = np.argsort(-diagonal, axis=1, kind="stable")
+    h = permute_symmetric(np.ascontiguousarray(moments, np.float64), order[:, ::-1])
+    _regularize(h, samples)
     upper = np.linalg.cholesky(h)[:, ::-1, ::-1]  # H = R R^T
     del h  # every copy counts for large layers
     steps = None
@@ -128,14 +130,11 @@ def round_with_compensation(
     return result
 
 
-def _reorder(arrays: np.ndarray, order: np.ndarray, axis: int = 2) -> np.ndarray:
-    """Return `arrays` [G, R, K] in the `order` [G, n] of each group along rows (1) or columns (2).
-
-    The result is a copy.
-    """
+def _reorder(arrays: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return a copy of `arrays` [G, R, K] with columns in the `order` [G, n] of each group."""
     if len(arrays) == 1:  # `take` is faster than indices for every element
-        return np.asarray(arrays[0].take(order[0], axis=axis - 1)[None])
-    return np.take_along_axis(arrays, np.expand_dims(order, 3 - axis), axis=axis)
+        return np.asarray(arrays[0].take(order[0], axis=1)[None])
+    return np.take_along_axis(arrays, order[:, None], axis=2)
 
 
 def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:
@@ -144,13 +143,19 @@ def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:
     `moments` [G, K, K] are not changed. The weight of the diagonal is K / (K + samples); 0.01 times
     its mean is added to it.
     """
-    size = moments.shape[1]
-    diagonal = np.diagonal(moments, axis1=1, axis2=2)
-    shrink = size / (size + samples)
-    h: np.ndarray = moments * (1 - shrink)
-    indices = np.arange(size)
-    h[:, indices, indices] += diagonal * shrink + _DAMPING * diagonal.mean(axis=1)[:, None]
+    h = np.array(moments, np.float64)
+    _regularize(h, samples)
     return h
+
+
+def _regularize(moments: np.ndarray, samples: int) -> None:
+    """Shrink `moments` towards their diagonal as `regularize_moments` does, in place."""
+    size = moments.shape[1]
+    diagonal = np.diagonal(moments, axis1=1, axis2=2).copy()
+    shrink = size / (size + samples)
+    moments *= 1 - shrink
+    indices = np.arange(size)
+    moments[:, indices, indices] += diagonal * shrink + _DAMPING * diagonal.mean(axis=1)[:, None]
 
 
 def minimize_by_coordinate_descent(
@@ -293,25 +298,30 @@ def _round_columns(
     step
         Counts per integer, [G, O, K], or None for 1.
     """
+    from simulator.weight_rounding import round_columns
+
     size = weight.shape[2]
     ratio = np.divide(upper, np.diagonal(upper, axis1=1, axis2=2)[:, None].copy(), out=upper)
     # Columns become rows, which are contiguous: [G, K, O].
     ratio, columns = ratio.transpose(0, 2, 1), weight.transpose(0, 2, 1).copy()
-    steps = None if step is None else step.transpose(0, 2, 1)
+    steps = None if step is None else step.transpose(0, 2, 1).copy()
     errors, rounded = np.zeros_like(columns), np.empty_like(columns)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)
         block = ratio[:, start:stop, :stop].copy()
         targets = columns[:, start:stop] + block[:, :, :start] @ errors[:, :start]
-        for j in range(start, stop):
-            correction = block[:, j - start, None, start:j] @ errors[:, start:j]
-            rounded[:, j] = round_to_nearest(
-                targets[:, j - start] + correction[:, 0],
-                low,
-                high,
-                None if steps is None else steps[:, j],
-            )
-            np.subtract(columns[:, j], rounded[:, j], out=errors[:, j])
+        ratios = np.ascontiguousarray(block[:, :, start:])
+        round_columns(
+            targets,
+            ratios,
+            start,
+            columns=columns,
+            steps=steps,
+            low=low,
+            high=high,
+            errors=errors,
+            rounded=rounded,
+        )
     return rounded.transpose(0, 2, 1)
 
 
