@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 #: New objects before cyclic garbage is looked for: modules and graphs stay, and the default of 700
 #: searches them hundreds of times, which takes a tenth of a command's time.
-_COLLECTION_THRESHOLD = 100_000
+_COLLECTION_THRESHOLD = 500_000
 
 
 def main() -> None:

@@ -24,7 +24,8 @@ import numpy as np
 from llvmlite import ir
 
 from simulator import _code_cache, _llvm
-from simulator._jit import config
+from simulator._code_cache import ArgumentType
+from simulator._jit import JittedFunction, config
 from simulator.kernel import Array, data_address
 
 __all__ = [
@@ -189,6 +190,10 @@ class NestedLoop:
     outputs: Sequence[Array] = ()
 
 
+#: Arguments in which `Scratch` may occur.
+_SCRATCH_HOLDERS = (Scratch, NestedLoop, tuple)
+
+
 class ScratchAllocator:
     """Divides scratch memory among `Scratch` placeholders, one slice for each of them.
 
@@ -223,7 +228,8 @@ def _iter_scratches(argument: Any) -> Iterator[Scratch]:
         yield from _iter_scratches(argument.loop.arguments)
     elif isinstance(argument, tuple):
         for member in argument:
-            yield from _iter_scratches(member)
+            if isinstance(member, _SCRATCH_HOLDERS):
+                yield from _iter_scratches(member)
 
 
 def _substitute_placeholders(argument: Any, substitute: Callable[[Any], Any]) -> Any:
@@ -266,7 +272,6 @@ def make_record(
     """
     words = [0, 0]
     addresses: list[tuple[int, bool, int]] = []
-    word_types = ""
     argument_types = []
     live_arrays: list[Array] = []
 
@@ -297,41 +302,55 @@ def make_record(
         elif not isinstance(argument, np.ndarray):
             value = _substitute_placeholders(argument, substitute)
         argument_types.append(_code_cache.argument_type(value))
-        argument_word_types, argument_words = _flatten_to_words(value)
-        word_types += argument_word_types
-        words += argument_words
-    words[:2] = (
-        _code_cache.get_function_address(loop.function, tuple(argument_types)),
-        _llvm.get_function_address(_write_trampoline_ir, (word_types,), "trampoline", ()),
-    )
+        words += _list_words(value)
+    words[:2] = _get_code_addresses(loop.function, tuple(argument_types))
     return words, addresses, live_arrays
 
 
-def _flatten_to_words(value: Any) -> tuple[str, list[int]]:
-    """Return the words of an argument: their type letters, and their values as int64.
+@cache
+def _get_code_addresses(
+    function: JittedFunction, argument_types: tuple[ArgumentType, ...]
+) -> tuple[int, int]:
+    """Return the address of the code of `function` for `argument_types`, and of its trampoline."""
+    word_types = "".join(map(_list_word_types, argument_types))
+    return (
+        _code_cache.get_function_address(function, argument_types),
+        _llvm.get_function_address(_write_trampoline_ir, (word_types,), "trampoline", ()),
+    )
 
-    An array has 5 words before its sizes and strides, a tuple those of its members, None one.
-    Letters are "p" (address), "q", "i", "h", "b" (integers of 64, 32, 16, 8 bits; a bool is "b"),
-    "f" and "d" (floats of 32, 64 bits).
+
+def _list_word_types(argument_type: ArgumentType) -> str:
+    """Return the type letters of the words of an argument of this type.
+
+    They are "p" (address), "q", "i", "h", "b" (integers of 64, 32, 16, 8 bits; a bool is "b"), "f"
+    and "d" (floats of 32, 64 bits). An array has 5 words before its sizes and strides, a tuple
+    those of its members, None one.
     """
+    if isinstance(argument_type, tuple) and argument_type[0] == "array":
+        return "ppqqp" + "qq" * int(argument_type[2])
+    if isinstance(argument_type, tuple):
+        return "".join(map(_list_word_types, argument_type[1]))
+    if argument_type == "none":
+        return "p"
+    letter = np.dtype(argument_type).char
+    return {"?": "b", "l": "q"}.get(letter, letter)
+
+
+def _list_words(value: Any) -> list[int]:
+    """Return the words of an argument as int64, of the types that `_list_word_types` says."""
     if isinstance(value, np.ndarray):
-        head = [0, 0, value.size, value.itemsize, data_address(value)]
-        return "ppqqp" + "qq" * value.ndim, [*head, *value.shape, *value.strides]
+        head = (0, 0, value.size, value.itemsize, data_address(value))
+        return [*head, *value.shape, *value.strides]
     if isinstance(value, tuple):
-        members = [_flatten_to_words(member) for member in value]
-        letters = "".join(member_letters for member_letters, _ in members)
-        return letters, [word for _, words in members for word in words]
+        return [word for member in value for word in _list_words(member)]
     if value is None:
-        return "p", [0]
-    if isinstance(value, bool | np.bool_):
-        return "b", [int(value)]
-    if isinstance(value, int):
-        return "q", [value]
+        return [0]
+    if isinstance(value, int | np.bool_):
+        return [int(value)]
     if type(value) is float:
-        return "d", [struct.unpack("q", struct.pack("d", value))[0]]
-    letter = value.dtype.char if value.dtype.char in _LLVM_TYPES else {"l": "q"}[value.dtype.char]
+        return [struct.unpack("q", struct.pack("d", value))[0]]
     padded = value.tobytes().ljust(8, b"\0")
-    return letter, [struct.unpack("q", padded)[0]]
+    return [struct.unpack("q", padded)[0]]
 
 
 def _write_trampoline_ir(kinds: str) -> str:

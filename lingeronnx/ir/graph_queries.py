@@ -140,9 +140,9 @@ def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401
     That is an int, float, str, list, or for a tensor an array. Raises ModelError if the data of a
     tensor do not match its type and shape.
     """
-    attribute = node.attributes.get(name)
-    if attribute is None:
+    if name not in node.attributes:
         return default
+    attribute = node.attributes[name]
     value = attribute.value
     if attribute.type == AttributeType.TENSOR:
         try:
@@ -300,7 +300,7 @@ def get_shape(value: Value | None) -> tuple[int | None, ...] | None:
     """
     if value is None or value.shape is None:
         return None
-    return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+    return tuple(dim if isinstance(dim, int) else None for dim in value.shape.dims)
 
 
 def get_sample_dims(value: Value | None) -> list[int]:

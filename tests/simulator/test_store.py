@@ -211,6 +211,7 @@ def test_damaged_code_is_compiled_anew(cache, monkeypatch, kind, damage):
     def computed():
         for remembered in (native._code_cache._load_or_compile, native._llvm._load_or_compile):
             remembered.cache_clear()
+        native._get_code_addresses.cache_clear()
         x, y = np.arange(5), np.zeros(5, np.int64)
         NativeLoop(tripled, (x, y))((), ())
         return y.tolist()

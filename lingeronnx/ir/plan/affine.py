@@ -158,24 +158,22 @@ class Affine:
                 f"scale {scales.tolist()} does not match {granularity}: pass one scale per tensor, "
                 "or at least two along an axis"
             )
+        zero_points = _to_readonly_array(zero_point, np.int64, scales.shape)
         low = -(1 << (bits - 1)) if signed else 0
-        fields = {
-            "scales": scales,
-            "bits": bits,
-            "granularity": granularity,
-            "zero_points": _to_readonly_array(zero_point, np.int64, scales.shape),
-            "signed": signed,
-            "rounding": rounding,
-            "low": low,
-            "high": low + (1 << bits) - 1,
-            "single": isinstance(granularity, PerTensor),
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-        if not ((self.zero_points >= self.low) & (self.zero_points <= self.high)).all():
-            raise ValueError(
-                f"zero point {self.zero_points.tolist()} is out of range for {bits} bits"
-            )
+        high = low + (1 << bits) - 1
+        if zero_points.any() and not ((zero_points >= low) & (zero_points <= high)).all():
+            raise ValueError(f"zero point {zero_points.tolist()} is out of range for {bits} bits")
+        vars(self).update(
+            scales=scales,
+            bits=bits,
+            granularity=granularity,
+            zero_points=zero_points,
+            signed=signed,
+            rounding=rounding,
+            low=low,
+            high=high,
+            single=isinstance(granularity, PerTensor),
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether `other` represents the same integers: all fields are equal, scales bit by bit."""

@@ -34,9 +34,9 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     Returns None if the shape or any other dimension is unknown.
     """
     shape = ir.get_shape(value)
-    if shape is None or any(d is None for d in shape[1:]):
+    if shape is None or None in shape[1:]:
         return None
-    return tuple(int(d or 1) for d in shape)
+    return tuple(size or 1 for size in shape)
 
 
 def is_float_node(node: ir.Node) -> bool:
