@@ -27,6 +27,7 @@ from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation
 from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
 from .output_widths import MIN_GAIN_DB as _MIN_WIDE_OUTPUT_GAIN_DB
 from .output_widths import widen_curve_inputs, widen_last_outputs
+from .requirements import TrialRequirement
 from .trial import Criterion, Proposal, Proposals, run_trial
 
 __all__ = ["BestEffortMethods"]
@@ -46,20 +47,20 @@ class BestEffortMethods:
 
     name = "methods"
     criterion = Criterion(mean_db=0.0, errors=0.0)
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return the reason why no methods are selected, or None if the trial applies.
-
-        "" (no note) if another tool quantized the weights; a note if there are too few samples.
-        """
-        planned = best.planned
-        if planned.prepared.weights_fixed:  # weights quantized by another tool are not changed
-            return ""
-        feeds = select_refinement_samples(planned)
-        sample_count = planned.prepared.data.count_samples(feeds)
-        if sample_count >= MIN_SAMPLES:
-            return None
-        return f"effort best: {sample_count} calibration samples are too few to select methods"
+    requirements = (
+        TrialRequirement[Candidate](
+            "weights that no other tool quantized",
+            lambda best: not best.prepared.weights_fixed,
+        ),
+        TrialRequirement[Candidate](
+            f"{MIN_SAMPLES} calibration samples",
+            lambda best: _count_refinement_samples(best) >= MIN_SAMPLES,
+            lambda best: (
+                f"effort best: {_count_refinement_samples(best)} calibration samples are too few "
+                "to select methods"
+            ),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Select methods, and propose the model with them if samples were held out."""
@@ -90,6 +91,11 @@ class BestEffortMethods:
         return final.with_notes(selection.notes, selection.refinement_notes)
 
 
+def _count_refinement_samples(best: Candidate) -> int:
+    """Count the samples that refine the weights of a candidate."""
+    return best.prepared.data.count_samples(select_refinement_samples(best.planned))
+
+
 class MethodSelection:
     """Trial: methods one after the other, each on top of those that were accepted.
 
@@ -104,16 +110,13 @@ class MethodSelection:
     """
 
     name = "methods"
+    requirements = ()
 
     def __init__(self, validation: CrossValidation) -> None:
         """Cross-validate with `validation`."""
         self._validation = validation
         self.notes: list[str] = []
         self.refinement_notes: list[str] = []
-
-    def find_obstacle(self, best: CrossValidatedPlan) -> str | None:
-        """Return None: it always applies."""
-        return None
 
     def propose(self, best: CrossValidatedPlan, log: RunLog) -> Proposals[CrossValidatedPlan]:
         """Propose each method of `_METHODS`, then the selected ones together."""

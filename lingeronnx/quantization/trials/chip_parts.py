@@ -18,6 +18,7 @@ from ..steps.scale_sources import plan_model
 from .evidence import compare_outputs
 from .host_offload import select_required_host_nodes
 from .host_placement import MAX_ROUNDS, HostPlacement
+from .requirements import TrialRequirement
 from .trial import Criterion, Proposal, Proposals, run_trial
 
 __all__ = ["offload_rejected_layers"]
@@ -91,15 +92,12 @@ class SmallParts:
 
     name = "small_parts"
     criterion = Criterion(some_db=0.5, loss_db=0.5)
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" (no note) if no part is moved, or None if the trial applies.
-
-        It does not if the recipe measures no alternatives, or the data are synthetic.
-        """
-        if not best.prepared.recipe.measures_alternatives or best.prepared.synthetic:
-            return ""
-        return None
+    requirements = (
+        TrialRequirement[Candidate](
+            "real samples, and an effort that measures alternatives",
+            lambda best: best.prepared.recipe.measures_alternatives and not best.prepared.synthetic,
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose to move each small part, in addition to those that were accepted."""
@@ -131,17 +129,16 @@ class ReturningLayers:
 
     name = "layers_back"
     criterion = Criterion(loss_db=0.5)
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return None if the trial applies, else "" (no note).
-
-        It applies if a layer that the chip supports was offloaded.
-        """
-        return None if self._find_returning(best) else ""
+    requirements = (
+        TrialRequirement[Candidate](
+            "offloaded layers that the chip supports",
+            lambda best: bool(_find_returning_layers(best)),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose to return all these layers at once."""
-        returning = self._find_returning(best)
+        returning = _find_returning_layers(best)
         floats = best.prepared.parts.floats
         host = {name: reason for name, reason in floats.items() if name not in returning}
         yield Proposal(
@@ -152,17 +149,17 @@ class ReturningLayers:
         )
         return None
 
-    @staticmethod
-    def _find_returning(best: Candidate) -> set[str]:
-        """Return the names of the offloaded layers that the chip supports."""
-        prepared = best.prepared
-        required = select_required_host_nodes(prepared)
-        movable_layers = {
-            str(node.name)
-            for node in prepared.graph.graph
-            if count_macs(node) and str(node.name) not in required
-        }
-        return prepared.moved.keys() & movable_layers
+
+def _find_returning_layers(best: Candidate) -> set[str]:
+    """Return the names of the offloaded layers that the chip supports."""
+    prepared = best.prepared
+    required = select_required_host_nodes(prepared)
+    movable_layers = {
+        str(node.name)
+        for node in prepared.graph.graph
+        if count_macs(node) and str(node.name) not in required
+    }
+    return prepared.moved.keys() & movable_layers
 
 
 def _make_host_placement(best: Candidate) -> HostPlacement:

@@ -26,9 +26,9 @@ again then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ...common.errors import ConstraintError, ModelError
 from ...ir.plan import Affine, Plan
@@ -43,6 +43,7 @@ from ..steps.refinement import refine_weights, select_refinement_samples
 from ..steps.scale_assignment import assign_scales
 from ..steps.scale_sources import plan_without_range_transforms
 from .evidence import SIGNIFICANCE_Z, Gain, compare_measured_tensors
+from .requirements import TrialRequirement
 from .trial import Criterion, Proposal, Proposals, run_trial
 
 __all__ = ["HOLD_OUT", "measure_on_held_out"]
@@ -76,6 +77,12 @@ class _HeldOutRun(NamedTuple):
     def with_notes(self, notes: Iterable[str]) -> _HeldOutRun:
         """Return a copy whose candidate has more notes."""
         return self._replace(full=self.full.with_notes(notes))
+
+
+_LOW_SQNR = TrialRequirement[_HeldOutRun](
+    f"a measured tensor with an SQNR below {_MAX_SQNR_DB:g} dB",
+    lambda best: best.reduced.fidelity.min_measured_sqnr_db < _MAX_SQNR_DB,
+)
 
 
 def measure_on_held_out(
@@ -118,34 +125,41 @@ def measure_on_held_out(
     return replace(run.full, fidelity=replace(run.reduced.fidelity, measured_on=run.measured_on))
 
 
+@dataclass(frozen=True)
 class OtherCalibrator:
     """Trial: another calibrator than the default one, judged on samples that were held out.
 
     Only calibrators that are clearly better with unrefined weights are tried; the model is then
     quantized again, with all samples and without the held-out ones.
+
+    Attributes
+    ----------
+    requantize
+        Quantizes a prepared model with other settings.
     """
 
-    name = "calibrator"
-    criterion = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
+    requantize: Callable[[PreparedModel], Candidate]
 
-    def __init__(self, requantize: Callable[[PreparedModel], Candidate]) -> None:
-        """Quantize a prepared model with other settings by `requantize`."""
-        self._requantize = requantize
-
-    def find_obstacle(self, best: _HeldOutRun) -> str | None:
-        """Return "" (no note) if no other calibrator is tried, or None if the trial applies.
-
-        It does not apply if the user set the calibrator, it is not "mse", the model has more than 8
-        bits or an SQNR of at least `_MAX_SQNR_DB`, or there are fewer than `_MIN_CHOICE_SAMPLES`
-        samples.
-        """
-        conf, policy = best.full.prepared.conf, best.full.planned.basis.policy
-        if "calibrator" in conf.model_fields_set or policy is None or policy.calibrator != "mse":
-            return ""
-        if conf.bits > 8 or best.sample_count < _MIN_CHOICE_SAMPLES:
-            return ""
-        is_good = best.reduced.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB
-        return "" if is_good else None
+    name: ClassVar = "calibrator"
+    criterion: ClassVar = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
+    requirements: ClassVar = (
+        TrialRequirement[_HeldOutRun](
+            "calibrator mse that the user did not set",
+            lambda best: (
+                (policy := best.full.planned.basis.policy) is not None
+                and policy.calibrator == "mse"
+                and "calibrator" not in best.full.prepared.conf.model_fields_set
+            ),
+        ),
+        TrialRequirement[_HeldOutRun](
+            "8 bits or fewer", lambda best: best.full.prepared.conf.bits <= 8
+        ),
+        TrialRequirement[_HeldOutRun](
+            f"{_MIN_CHOICE_SAMPLES} samples held out",
+            lambda best: best.sample_count >= _MIN_CHOICE_SAMPLES,
+        ),
+        _LOW_SQNR,
+    )
 
     def propose(self, best: _HeldOutRun, log: RunLog) -> Proposals[_HeldOutRun]:
         """Propose each calibrator with unrefined weights, and the better ones for the model."""
@@ -190,7 +204,7 @@ class OtherCalibrator:
         self, prepared: PreparedModel, calibrator: str, log: RunLog
     ) -> _HeldOutRun | None:
         """Quantize `prepared` with another calibrator, with all samples and without some."""
-        alternative = self._requantize(prepared.with_settings({"calibrator": calibrator}))
+        alternative = self.requantize(prepared.with_settings({"calibrator": calibrator}))
         return _quantize_reduced(alternative, log)
 
 
@@ -202,17 +216,16 @@ class UnrefinedWeights:
 
     name = "unrefined"
     criterion = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
-
-    def find_obstacle(self, best: _HeldOutRun) -> str | None:
-        """Return "" (no note) if the weights stay, or None if the trial applies.
-
-        It does not apply if they are not refined, with an SQNR of at least `_MAX_SQNR_DB`, or with
-        fewer than `_MIN_DROP_SAMPLES` samples.
-        """
-        if best.full.refinement is None or best.sample_count < _MIN_DROP_SAMPLES:
-            return ""
-        is_good = best.reduced.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB
-        return "" if is_good else None
+    requirements = (
+        TrialRequirement[_HeldOutRun](
+            "refined weights", lambda best: best.full.refinement is not None
+        ),
+        TrialRequirement[_HeldOutRun](
+            f"{_MIN_DROP_SAMPLES} samples held out",
+            lambda best: best.sample_count >= _MIN_DROP_SAMPLES,
+        ),
+        _LOW_SQNR,
+    )
 
     def propose(self, best: _HeldOutRun, log: RunLog) -> Proposals[_HeldOutRun]:
         """Propose the trial with unrefined weights; the model follows if it is accepted."""

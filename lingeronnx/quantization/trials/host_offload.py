@@ -29,6 +29,7 @@ from .evidence import (
     output_sqnr_levels,
 )
 from .low_sqnr_nodes import select_low_sqnr_nodes_to_offload
+from .requirements import TrialRequirement
 from .trial import Criterion, Proposal, Proposals
 
 __all__ = [
@@ -84,21 +85,25 @@ class HostOffload:
     """
 
     name = "ends"
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return the reason why no offload is tried, or None if the trial applies.
-
-        "" (no note) for synthetic data, scales of a given plan, and models that another tool
-        quantized. If the recipe measures no alternatives, a note if there is an offload to try,
-        else "".
-        """
-        prepared = best.prepared
-        if best.planned.basis.policy is None or prepared.read is not None or prepared.synthetic:
-            return ""
-        if prepared.recipe.measures_alternatives:
-            return None
-        has_alternatives = _list_alternatives(best, _runs_in_parts(prepared))
-        return _NOT_TRIED_NOTE.format(prepared.recipe.effort) if has_alternatives else ""
+    requirements = (
+        TrialRequirement[Candidate](
+            "real samples, and scales that are neither imported nor given by a plan",
+            lambda best: (
+                best.planned.basis.policy is not None
+                and best.prepared.read is None
+                and not best.prepared.synthetic
+            ),
+        ),
+        TrialRequirement[Candidate](
+            "an effort that measures alternatives",
+            lambda best: best.prepared.recipe.measures_alternatives,
+            lambda best: (
+                _NOT_TRIED_NOTE.format(best.prepared.recipe.effort)
+                if _list_alternatives(best, _runs_in_parts(best.prepared))
+                else ""
+            ),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose each set of nodes, in addition to those that must be on the host."""

@@ -10,6 +10,8 @@ samples, if they are better by more than chance. An explicit `requantize` settin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from ..report.fidelity import select_measured_tensors
 from ..run_log import RunLog
 from .cross_validation import sum_squares
 from .evidence import MIN_GAIN_DB, SIGNIFICANCE_Z, Gain, compute_gain
+from .requirements import TrialRequirement
 from .trial import Criterion, Proposal, Proposals
 
 __all__ = ["MIN_SAMPLES", "RequantizedWeights"]
@@ -37,35 +40,45 @@ _EPSILON = 1e-10  # lower bound of an error, as a fraction of the output's power
 _Feeds = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
 class RequantizedWeights:
     """Trial: the requantized weights instead of the model's own scales.
 
     They need a significant gain on held-out samples. The result has a note on the measurement, or
     on the reason why there was none.
+
+    Attributes
+    ----------
+    requantize
+        Requantizes the model with the given calibration samples, with all if None.
     """
 
-    name = "other_scales"
-    criterion = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+    requantize: Callable[[_Feeds | None], Candidate]
 
-    def __init__(self, requantize: Callable[[_Feeds | None], Candidate]) -> None:
-        """Requantize with `requantize`: with the given calibration samples, with all if None."""
-        self._requantize = requantize
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return the reason why requantization is not tried, or None if the trial applies.
-
-        "" (no note) if no imported scale was changed, the user set `requantize`, the data are
-        synthetic, or the model has no imported scales; a note if no sample can be held out.
-        """
-        prepared = best.prepared
-        if prepared.read is None or prepared.conf.requantize is not None or prepared.synthetic:
-            return ""
-        if all(imported_scale.kept for imported_scale in best.report.taken):
-            return ""
-        reason, _ = _select_comparison_samples(best)
-        if not reason:
-            return None
-        return f"imported scales were changed; --requantize was not evaluated: {reason}"
+    name: ClassVar = "other_scales"
+    criterion: ClassVar = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
+    requirements: ClassVar = (
+        TrialRequirement[Candidate](
+            "a quantized model, real samples, and no setting of requantize",
+            lambda best: (
+                best.prepared.read is not None
+                and best.prepared.conf.requantize is None
+                and not best.prepared.synthetic
+            ),
+        ),
+        TrialRequirement[Candidate](
+            "imported scales that were changed",
+            lambda best: not all(imported_scale.kept for imported_scale in best.report.taken),
+        ),
+        TrialRequirement[Candidate](
+            "samples that can be held out",
+            lambda best: not _select_comparison_samples(best)[0],
+            lambda best: (
+                "imported scales were changed; --requantize was not evaluated: "
+                f"{_select_comparison_samples(best)[0]}"
+            ),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose weights requantized on three of every four samples, compared on the others.
@@ -78,7 +91,7 @@ class RequantizedWeights:
         is_held_out = np.arange(sample_count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
         comparison = _HeldOutComparison(imported, _select_samples(feeds, is_held_out))
         verdict = yield Proposal(
-            build=lambda: self._requantize(_select_samples(feeds, ~is_held_out)),
+            build=lambda: self.requantize(_select_samples(feeds, ~is_held_out)),
             compare=lambda _, requantized: comparison.compare_with(requantized),
             criterion=self.criterion,
         )
@@ -89,7 +102,7 @@ class RequantizedWeights:
             note = "keeping the scales (pass --requantize to use the weights alone)"
             return imported.with_notes([f"{comparison.description}; {note}"])
         note = "using the requantized weights (pass --no-requantize to keep the scales)"
-        return self._requantize(None).with_notes([f"{comparison.description}; {note}"])
+        return self.requantize(None).with_notes([f"{comparison.description}; {note}"])
 
 
 def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:

@@ -20,11 +20,10 @@ from ..steps.scale_assignment import assign_scales
 from .evidence import (
     MIN_GAIN_DB,
     SIGNIFICANCE_Z,
-    can_choose_by_samples,
-    find_lowest_decisive_sqnr_db,
     keeps_chip,
     select_comparison,
 )
+from .requirements import CALIBRATED, CHOICE_BY_SAMPLES, TrialRequirement, require_low_sqnr
 from .trial import Criterion, Proposal, Proposals
 
 __all__ = ["JoinedEqualization"]
@@ -38,22 +37,21 @@ class JoinedEqualization:
     name = "joined"
     criterion = Criterion(mean_db=0.5, errors=SIGNIFICANCE_Z)
     draft_criterion = Criterion(mean_db=MIN_GAIN_DB)  # of unrefined weights
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return None if the trial applies, else "" (no note).
-
-        It applies if the SQNR of an output is below `_MAX_SQNR_DB`, channels are equalized, some
-        of them across such a node, the scales are calibrated, and samples can decide.
-        """
-        prepared, planned = best.prepared, best.planned
-        if not prepared.recipe.equalizes_channels or planned.calibration is None:
-            return ""
-        if not can_choose_by_samples(prepared):
-            return ""
-        if find_lowest_decisive_sqnr_db(best) >= _MAX_SQNR_DB:
-            return ""
-        groups = find_channel_groups(planned.partition)
-        return None if any(group.is_joined for group in groups) else ""
+    requirements = (
+        CALIBRATED,
+        TrialRequirement[Candidate](
+            "an effort that equalizes channels",
+            lambda best: best.prepared.recipe.equalizes_channels,
+        ),
+        CHOICE_BY_SAMPLES,
+        require_low_sqnr(_MAX_SQNR_DB),
+        TrialRequirement[Candidate](
+            "channels that a join or a leaky function connects",
+            lambda best: any(
+                group.is_joined for group in find_channel_groups(best.planned.partition)
+            ),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model with these channels equalized.

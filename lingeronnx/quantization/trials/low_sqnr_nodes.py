@@ -82,14 +82,11 @@ class LowSqnrNodes:
 
     name = "weak_nodes"
     criterion = Criterion(some_db=0.5, loss_db=0.5)
+    requirements = ()
 
     def __init__(self, best: Candidate) -> None:
         """Try the nodes of `best` in float; drafts reuse its calibration."""
         self._best = best
-
-    def find_obstacle(self, best: _Offload) -> str | None:
-        """Return None: it always applies."""
-        return None
 
     def propose(self, best: _Offload, log: RunLog) -> Proposals[_Offload]:
         """Propose the nodes below each of `_SQNR_THRESHOLDS_DB` in place of those before."""

@@ -24,10 +24,10 @@ from .evidence import (
     MAX_SQNR_DB,
     MIN_GAIN_DB,
     STEP_SIGNIFICANCE_Z,
-    can_choose_by_samples,
     compare_measured_tensors,
     output_sqnr_levels,
 )
+from .requirements import CHOICE_BY_SAMPLES, TrialRequirement
 from .trial import Criterion, Proposal, Proposals
 
 __all__ = ["FinerNoisyScales"]
@@ -48,25 +48,32 @@ class FinerNoisyScales:
 
     name = "noisiest"
     criterion = Criterion(mean_db=MIN_GAIN_DB, errors=STEP_SIGNIFICANCE_Z)
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return None if the trial applies, else "" (no note).
-
-        It applies to scales of mode "q-value" and calibrator "mse", if the model is not fed its own
-        states, at least `_MIN_SAMPLES` samples can decide (`can_choose_by_samples`), and the lowest
-        SQNR of the outputs and of the measured tensors are both below `_MAX_SQNR_DB`.
-        """
-        prepared, fidelity = best.prepared, best.fidelity
-        policy = best.planned.basis.policy
-        if policy is None or policy.mode != "q-value" or policy.calibrator != "mse":
-            return ""
-        if prepared.conf.state or not can_choose_by_samples(prepared):
-            return ""
-        if fidelity.measured_errors.shape[1] < _MIN_SAMPLES:
-            return ""
-        min_sqnr_db = min(output_sqnr_levels(best), default=MAX_SQNR_DB)
-        is_low = min_sqnr_db < _MAX_SQNR_DB and fidelity.min_measured_sqnr_db < _MAX_SQNR_DB
-        return None if is_low else ""
+    requirements = (
+        TrialRequirement[Candidate](
+            "power-of-two scales of calibrator mse",
+            lambda best: (
+                (policy := best.planned.basis.policy) is not None
+                and policy.mode == "q-value"
+                and policy.calibrator == "mse"
+            ),
+        ),
+        TrialRequirement[Candidate](
+            "independent samples, not calls of a model with states",
+            lambda best: not best.prepared.conf.state,
+        ),
+        CHOICE_BY_SAMPLES,
+        TrialRequirement[Candidate](
+            f"{_MIN_SAMPLES} samples",
+            lambda best: best.fidelity.measured_errors.shape[1] >= _MIN_SAMPLES,
+        ),
+        TrialRequirement[Candidate](
+            f"an output and a measured tensor with an SQNR below {_MAX_SQNR_DB:g} dB",
+            lambda best: (
+                min(output_sqnr_levels(best), default=MAX_SQNR_DB) < _MAX_SQNR_DB
+                and best.fidelity.min_measured_sqnr_db < _MAX_SQNR_DB
+            ),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose one finer scale after the other; a note on the final candidate names them."""

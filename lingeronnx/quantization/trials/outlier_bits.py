@@ -15,7 +15,8 @@ from ..report.range_outliers import RangeOutlier, find_range_outliers
 from ..run_log import RunLog
 from ..steps.calibration import calibrate_model
 from ..steps.scale_assignment import assign_scales
-from .evidence import Gain, compare_outputs, has_decisive_samples, output_sqnr_levels
+from .evidence import Gain, compare_outputs
+from .requirements import DECISIVE_SAMPLES, FREE_SCALES, TrialRequirement, require_low_sqnr
 from .trial import Criterion, Proposal, Proposals
 
 __all__ = ["OutlierBits"]
@@ -29,21 +30,15 @@ class OutlierBits:
 
     name = "outliers"
     criterion = Criterion(mean_db=1.0)
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return None if the trial applies, else "" (no note).
-
-        It applies if the SQNR of an output is below `_MAX_SQNR_DB`, samples can decide, there are
-        outliers (`find_range_outliers`), and neither overrides, imported scales nor a given plan.
-        """
-        prepared = best.prepared
-        if prepared.conf.overrides or prepared.read is not None:
-            return ""
-        if best.planned.basis.policy is None or not has_decisive_samples(best):
-            return ""
-        if min(output_sqnr_levels(best), default=_MAX_SQNR_DB) >= _MAX_SQNR_DB:
-            return ""
-        return None if find_range_outliers(prepared, best.planned) else ""
+    requirements = (
+        FREE_SCALES,
+        DECISIVE_SAMPLES,
+        require_low_sqnr(_MAX_SQNR_DB),
+        TrialRequirement[Candidate](
+            "ranges that outliers determine",
+            lambda best: bool(find_range_outliers(best.prepared, best.planned)),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model with 16 bits for all tensors with outliers."""

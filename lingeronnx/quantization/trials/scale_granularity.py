@@ -25,10 +25,10 @@ from ..steps.planned_model import PlannedModel
 from ..steps.scale_assignment import assign_scales
 from .evidence import (
     Gain,
-    can_choose_by_samples,
     find_lowest_decisive_sqnr_db,
     select_comparison,
 )
+from .requirements import CHOICE_BY_SAMPLES, FREE_SCALES, TrialRequirement, require_low_sqnr
 from .stage_ablation import RefinementAblation, StageAblation, TransformAblation
 from .trial import Criterion, Proposal, Proposals, run_trial
 
@@ -58,20 +58,15 @@ class FinerGranularity:
 
     name = "granularity"
     criterion = Criterion(mean_db=1.0)
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return None if the trial applies, else "" (no note).
-
-        It applies if the SQNR of an output is below `_MAX_SQNR_DB`, samples can decide
-        (`can_choose_by_samples`), a finer setting is left (`_finer_settings`), and there are no
-        overrides, imported scales or given plan.
-        """
-        prepared = best.prepared
-        if not _finer_settings(prepared) or prepared.conf.overrides or prepared.read is not None:
-            return ""
-        if best.planned.basis.policy is None or not can_choose_by_samples(prepared):
-            return ""
-        return None if find_lowest_decisive_sqnr_db(best) < _MAX_SQNR_DB else ""
+    requirements = (
+        FREE_SCALES,
+        CHOICE_BY_SAMPLES,
+        require_low_sqnr(_MAX_SQNR_DB),
+        TrialRequirement[Candidate](
+            "finer scales that the target supports and the user did not exclude",
+            lambda best: bool(_finer_settings(best.prepared)),
+        ),
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose finer scales, then zero points, if outputs are still far from float."""

@@ -32,10 +32,10 @@ from .evidence import (
     SIGNIFICANCE_Z,
     Gain,
     compare_outputs,
-    has_decisive_samples,
     keeps_chip,
     output_sqnr_levels,
 )
+from .requirements import DECISIVE_SAMPLES, TrialRequirement
 from .trial import Criterion, Proposal, Proposals, TrialVerdict
 
 __all__ = ["RefinementAblation", "StageAblation", "TransformAblation"]
@@ -53,31 +53,19 @@ _TRANSFORMS_DROPPED = "range transforms were disabled"
 _CRITERION = Criterion(mean_db=MIN_GAIN_DB, errors=SIGNIFICANCE_Z)
 
 
-class _Ablation:
-    """What the trials of this module share: the criterion, and the samples that they need."""
-
-    criterion = _CRITERION
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return None if samples can decide (`has_decisive_samples`), else "" (no note)."""
-        return None if has_decisive_samples(best) else ""
-
-
-class StageAblation(_Ablation):
+class StageAblation:
     """Trial: the model without the stages that move its outputs away from the float model.
 
     Stages are range transforms and the refinement of weights. Scales of a given plan stay.
     """
 
     name = "stages"
-
-    def find_obstacle(self, best: Candidate) -> str | None:
-        """Return "" (no note) if no stage is left out, or None if the trial applies.
-
-        It does not if the stages were judged before, or if samples cannot decide
-        (`has_decisive_samples`).
-        """
-        return "" if best.has_judged_stages else super().find_obstacle(best)
+    requirements = (
+        TrialRequirement[Candidate](
+            "stages that were not judged before", lambda best: not best.has_judged_stages
+        ),
+        DECISIVE_SAMPLES,
+    )
 
     def propose(self, best: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model without refinement, with other biases, then without range transforms.
@@ -100,10 +88,11 @@ class StageAblation(_Ablation):
         return verdict.best
 
 
-class TransformAblation(_Ablation):
+class TransformAblation:
     """Trial: an unrefined model without range transforms; as in `StageAblation`."""
 
     name = "transforms"
+    requirements = (DECISIVE_SAMPLES,)
 
     def propose(self, unrefined: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model without range transforms."""
@@ -112,10 +101,11 @@ class TransformAblation(_Ablation):
         return None
 
 
-class RefinementAblation(_Ablation):
+class RefinementAblation:
     """Trial: a refined model without refinement, or with other biases; as in `StageAblation`."""
 
     name = "refinement"
+    requirements = (DECISIVE_SAMPLES,)
 
     def propose(self, refined: Candidate, log: RunLog) -> Proposals[Candidate]:
         """Propose the model without refinement, then with other biases."""

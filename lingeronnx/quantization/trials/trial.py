@@ -5,19 +5,20 @@ builds each, compares it with the best, keeps it if the gain meets the `Criterio
 and sends the verdict back to the trial. So a trial can stop at the first rejection, go on from a
 new best, or compare two alternatives with each other. Every verdict is logged.
 
-An idea for better accuracy is one class with a name, `find_obstacle` and `propose`; its name in
+An idea for better accuracy is one class with a name, `requirements` and `propose`; its name in
 `quantization/recipe.py` says which efforts run it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 from ...common.errors import ConstraintError
 from ..run_log import RunLog, VerdictRecord
 from .evidence import Gain
+from .requirements import TrialRequirement
 
 __all__ = ["Criterion", "Proposal", "Proposals", "Trial", "TrialVerdict", "judge", "run_trial"]
 
@@ -155,11 +156,9 @@ class Trial(Protocol[T]):
         """Name in the log and in recipes."""
         ...
 
-    def find_obstacle(self, best: T) -> str | None:
-        """Return the reason why `best` is not a subject of the trial: a note, or "" without a note.
-
-        None if the trial applies.
-        """
+    @property
+    def requirements(self) -> Sequence[TrialRequirement[T]]:
+        """What must hold for the trial to be run, in the order of evaluation."""
         ...
 
     def propose(self, best: T, log: RunLog) -> Proposals[T]:
@@ -213,13 +212,15 @@ def judge(
 def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
     """Run a trial and return the best candidate: an alternative, or `best`.
 
-    A trial that does not apply returns `best`, with a note on the obstacle if it has a text.
+    A trial with a requirement that does not hold returns `best`, with its note if it has one.
     """
     with log.step(trial.name) as step:
-        obstacle = trial.find_obstacle(best)
-        if obstacle is not None:
-            step.changes.append(obstacle or "does not apply")
-            return best.with_notes([obstacle]) if obstacle else best
+        for requirement in trial.requirements:
+            if requirement.holds(best):
+                continue
+            note = "" if requirement.make_note is None else requirement.make_note(best)
+            step.changes.append(note or f"does not apply: needs {requirement.description}")
+            return best.with_notes([note]) if note else best
         proposals = trial.propose(best, log)
         verdict: TrialVerdict[T] | None = None
         while True:

@@ -12,6 +12,7 @@ from lingeronnx.api import quantization
 from lingeronnx.ir import ir
 from lingeronnx.quantization.scales import scale_policy, scales
 from lingeronnx.quantization.trials import held_out
+from lingeronnx.quantization.trials.requirements import TrialRequirement
 from lingeronnx.quantization.trials.stage_ablation import StageAblation
 from lingeronnx.runtime.data import Data, HoldOut, InputSpec
 from tests.nets import Net
@@ -129,7 +130,8 @@ def test_refinement_that_is_clearly_worse_on_held_out_samples_is_dropped(monkeyp
 
     monkeypatch.setattr("lingeronnx.quantization.pipeline.refine_weights", refine)
     monkeypatch.setattr(held_out, "refine_weights", refine)
-    monkeypatch.setattr(StageAblation, "find_obstacle", lambda *_: "")
+    never = TrialRequirement("nothing", lambda _: False)
+    monkeypatch.setattr(StageAblation, "requirements", [never])
     model, x = _model(), rand(64, 32, seed=0)
     result = lo.quantize(model, x, platform="generic")
     notes = [note for note in result.report.notes if "refinement was disabled" in note]

@@ -192,7 +192,7 @@ def test_a_single_chip_part_is_given_up_only_for_an_output_of_no_use(
     monkeypatch.setattr(host_offload, "_list_alternatives", lambda *_: [alternative])
     monkeypatch.setattr(host_offload, "select_required_host_nodes", lambda _: {})
     monkeypatch.setattr(host_offload, "_build_offloaded", lambda *_: new)
-    monkeypatch.setattr(HostOffload, "find_obstacle", lambda *_: None)
+    monkeypatch.setattr(HostOffload, "requirements", ())
     best = run_trial(HostOffload(), old, RunLog())
     assert (best.fidelity is new.fidelity) is wins
     if wins:

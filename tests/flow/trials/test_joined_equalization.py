@@ -8,6 +8,7 @@ from lingeronnx.common.errors import ConstraintError
 from lingeronnx.quantization.trials import Criterion, joined_equalization
 from lingeronnx.quantization.trials.joined_equalization import JoinedEqualization
 from tests import nets
+from tests.flow.trials.sqnr_limits import set_sqnr_limit
 
 SPREAD = 2.0 ** np.linspace(-1.5, 1.5, 8)  # too little for the prediction alone
 
@@ -15,7 +16,7 @@ SPREAD = 2.0 ** np.linspace(-1.5, 1.5, 8)  # too little for the prediction alone
 @pytest.fixture
 def far(monkeypatch):
     """Try it for outputs at any distance."""
-    monkeypatch.setattr(joined_equalization, "_MAX_SQNR_DB", 1000.0)
+    set_sqnr_limit(monkeypatch, JoinedEqualization, 1000.0)
 
 
 def uneven(function="LeakyRelu"):
@@ -56,7 +57,7 @@ def lowest_sqnr(result):
 def test_it_is_kept_if_it_is_clearly_better(far, function, monkeypatch):
     found = quantize(uneven(function))
     assert len(find_notes(found)) == 1
-    monkeypatch.setattr(joined_equalization, "_MAX_SQNR_DB", -1000.0)
+    set_sqnr_limit(monkeypatch, JoinedEqualization, -1000.0)
     usual = quantize(uneven(function))
     assert not find_notes(usual)
     assert lowest_sqnr(found) >= lowest_sqnr(usual) + JoinedEqualization.criterion.mean_db
@@ -84,7 +85,7 @@ def test_a_scale_that_the_target_lacks_ends_the_trial_alone(far, monkeypatch):
 
 def test_it_is_not_tried_without_such_channels_or_far_outputs(monkeypatch):
     near = quantize(uneven())
-    monkeypatch.setattr(joined_equalization, "_MAX_SQNR_DB", 1000.0)
+    set_sqnr_limit(monkeypatch, JoinedEqualization, 1000.0)
     plain = quantize(uneven("Relu"))
     fast = quantize(uneven(), effort="fast")
     for result in (near, plain, fast):
@@ -96,5 +97,5 @@ def test_the_trial_run_on_held_out_samples_is_equalized_too(far, monkeypatch):
     found = quantize(uneven("PRelu"))
     assert find_notes(found)
     assert "held back" in found.report.measured_on
-    monkeypatch.setattr(joined_equalization, "_MAX_SQNR_DB", -1000.0)
+    set_sqnr_limit(monkeypatch, JoinedEqualization, -1000.0)
     assert lowest_sqnr(found) > lowest_sqnr(quantize(uneven("PRelu")))

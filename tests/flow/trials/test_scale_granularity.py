@@ -12,11 +12,13 @@ from lingeronnx.quantization.steps import scale_assignment
 from lingeronnx.quantization.trials import Criterion, scale_granularity
 from lingeronnx.quantization.trials.scale_granularity import FinerGranularity
 from tests import nets
+from tests.flow.trials.sqnr_limits import set_sqnr_limit
 
 
 @pytest.fixture
 def far(monkeypatch):
     """Call every output far off."""
+    set_sqnr_limit(monkeypatch, FinerGranularity, 1000.0)
     monkeypatch.setattr(scale_granularity, "_MAX_SQNR_DB", 1000.0)
 
 
@@ -160,9 +162,7 @@ def test_methods_of_refinement_stay_under_finer_scales(far, monkeypatch):
 
     class Selected:
         name = "methods"
-
-        def find_obstacle(self, best):
-            return None
+        requirements = ()
 
         def propose(self, best, log):
             yield from ()
