@@ -16,6 +16,7 @@ from ..ir import float_ops, ir
 __all__ = [
     "CERTAIN_MASK_THRESHOLD",
     "LIKELY_MASK_THRESHOLD",
+    "MASK_OPS",
     "MASK_VALUE",
     "RUN_TIME_MASK_REASON",
     "find_masked_nodes",
@@ -34,7 +35,8 @@ CERTAIN_MASK_THRESHOLD, LIKELY_MASK_THRESHOLD = -1000.0, -50.0
 RUN_TIME_MASK_REASON = "its mask is computed at run time, and reaches too far down for integers"
 
 _PASS_THROUGH_OPS = float_ops.PERMUTATION_OPS | float_ops.REPEAT_OPS | {"Cast"}
-_MASK_OPS = float_ops.AFFINE_OPS | {"BatchNormalization", "Where"}
+#: Operators that may compute the values of a mask.
+MASK_OPS = float_ops.AFFINE_OPS | {"BatchNormalization", "Where"}
 
 
 def masked_row_length(node: ir.Node) -> int | None:
@@ -77,7 +79,7 @@ def is_mask_source(node: ir.Node) -> bool:
     These sums stay in float, and values such as the lowest float fit no integers: only arithmetic
     with a constant of at most `CERTAIN_MASK_THRESHOLD` counts.
     """
-    if node.domain or node.op_type not in _MASK_OPS or node.op_type == "Div":
+    if node.domain or node.op_type not in MASK_OPS or node.op_type == "Div":
         return False
     arrays = [ir.const_value(value) for value in node.inputs]
     is_far_down = any(
@@ -154,7 +156,7 @@ def _is_mask_like(value: ir.Value | None) -> bool:
     `LIKELY_MASK_THRESHOLD`.
     """
     node = None if value is None else ir.producer(_find_source(value))
-    if node is None or node.domain or node.op_type not in _MASK_OPS:
+    if node is None or node.domain or node.op_type not in MASK_OPS:
         return False
     if node.op_type == "Div":
         return False  # a quotient by a large number is small

@@ -7,6 +7,9 @@ apply to an integer node. The integer operators are in `integer_ops`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
+from typing import NamedTuple
+
 import numpy as np
 
 from ..ir import ir
@@ -17,7 +20,7 @@ from .activation_tables.lowering.gated_activations import GatedActivation
 from .activation_tables.lowering.hard_activations import HardSigmoid, HardSwish
 from .activation_tables.lowering.lookup_table import LEAKY_RELU_TABLE, TABLE
 from .activation_tables.lowering.sigmoid_tanh import SIGMOID, TANH
-from .attention_masks import RUN_TIME_MASK_REASON, is_mask_source
+from .attention_masks import MASK_OPS, RUN_TIME_MASK_REASON, is_mask_source
 from .batch_norm.lowering import BatchNorm2d, fold_batch_norm_parameters
 from .clamp.lowering import Clip, LeakyRelu, Relu, is_relu_like
 from .concat.lowering import Concat
@@ -28,7 +31,7 @@ from .linear.lowering import LINEAR, Bmm
 from .normalization.lowering.instance_norm import InstanceNorm
 from .normalization.lowering.layer_norm import LayerNorm
 from .normalization.lowering.softmax import LogSoftmax, Softmax
-from .periodic_angles import ANGLE_REASON, is_angle_source
+from .periodic_angles import ANGLE_OPS, ANGLE_REASON, is_angle_source
 from .pool.lowering import AVERAGE, MaxPool
 from .recurrent.lowering import LSTM, Gru
 from .repeat_resize.lowering.pad import Pad
@@ -107,6 +110,20 @@ for _op in LOWERING_RULES:
         _RULES_BY_FLOAT_OP.setdefault(_key, []).append(_op)
 
 
+class _HostCondition(NamedTuple):
+    """A condition under which nodes of `op_types` stay in float, although a rule lowers them."""
+
+    op_types: Set[str]
+    holds: Callable[[ir.Node], bool]
+    reason: str
+
+
+_HOST_CONDITIONS = (
+    _HostCondition(MASK_OPS, is_mask_source, RUN_TIME_MASK_REASON),
+    _HostCondition(ANGLE_OPS, is_angle_source, ANGLE_REASON),
+)
+
+
 def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     """Find the rule that lowers the float `node` on `target`.
 
@@ -122,13 +139,13 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
         Why there is no rule; empty if there is one.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
-    candidates = _RULES_BY_FLOAT_OP.get((domain, ir.base_op_type(node)), [])
+    op_type = ir.base_op_type(node)
+    candidates = _RULES_BY_FLOAT_OP.get((domain, op_type), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
-    if is_mask_source(node):
-        return None, RUN_TIME_MASK_REASON
-    if is_angle_source(node):
-        return None, ANGLE_REASON
+    for condition in _HOST_CONDITIONS:
+        if op_type in condition.op_types and condition.holds(node):
+            return None, condition.reason
     reasons = [op.explain_rejection(node) for op in candidates]
     matching = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not matching:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..ir import float_ops, ir
 
-__all__ = ["ANGLE_REASON", "is_angle_source"]
+__all__ = ["ANGLE_OPS", "ANGLE_REASON", "is_angle_source"]
 
 #: Why a product or a sum stays in float.
 ANGLE_REASON = "it computes the angle of a Sin or Cos from inputs of the model, many periods"
@@ -18,6 +18,8 @@ ANGLE_REASON = "it computes the angle of a Sin or Cos from inputs of the model, 
 _PERIODIC_OPS = {"Sin", "Cos"}
 _MOVES = float_ops.DATA_MOVEMENT_OPS | {"Cast", "Concat"}
 _PRODUCT_OPS = {"MatMul", "Linear"}
+#: Operators that may compute an angle.
+ANGLE_OPS = float_ops.AFFINE_OPS | _PRODUCT_OPS
 _MAX_NODES = 32  # of each direction, so that a long chain is not walked from each of its nodes
 _MAX_COORDINATES = 4  # of a position that is multiplied by frequencies
 

@@ -108,7 +108,7 @@ def sample_activation(
     consumer = ir.sole_consumer(layer.outputs[0])
     if consumer is None or qparams is None or qparams.bits > _MAX_BITS:
         return None
-    if not is_unary_function(consumer) or consumer.op_type in _PIECEWISE_LINEAR:
+    if consumer.op_type in _PIECEWISE_LINEAR or not is_unary_function(consumer):
         return None
     counts = np.linspace(qparams.low, qparams.high, _POINTS)
     x = (counts - qparams.zero_point) / qparams.scale

@@ -84,7 +84,9 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
         members.setdefault(sets.find(name), []).append(name)
     values = {str(value.name): value for value in ir.iter_values(partition.graph)}
     integer_ops = {id(node): op for node, op in partition.integer_nodes}
-    symmetric = partition.symmetric_tensors(target)
+    symmetric = set(partition.activations)
+    if target.zero_points:
+        symmetric = set(partition.symmetric_tensors(target))
     softmax_inputs = find_softmax_inputs(partition)
     groups = []
     for names in members.values():
@@ -104,7 +106,7 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
                 hard_bound=_common_bound(constraints.hard_bounds, observed),
                 reader_function=function,
                 reader_output=output,
-                allows_zero_point=not headrooms and symmetric.keys().isdisjoint(names),
+                allows_zero_point=not headrooms and symmetric.isdisjoint(names),
             )
         )
     return tuple(groups)

@@ -102,8 +102,10 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         synthetic=prepared.synthetic,
         settings=conf.of_scales,
     )
-    if conf.bits < 16 and (wide := find_16bit_state_tensors(partition, conf.state, target)):
-        notes.insert(0, f"{len(wide)} tensors and weights on state paths use 16 bits")
+    if conf.state and conf.bits < 16:
+        wide = find_16bit_state_tensors(partition, conf.state, target)
+        if wide:
+            notes.insert(0, f"{len(wide)} tensors and weights on state paths use 16 bits")
     return replace(
         PlannedModel(prepared, partition, plan, [*observed.notes, *notes]),
         ranges={name: (entry.low, entry.high) for name, entry in scaled_stats.items()},
