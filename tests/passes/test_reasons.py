@@ -150,7 +150,7 @@ def test_what_leaves_nothing_is_declared():
 
 def test_every_pass_ensures_something():
     """What holds behind it stands beside it."""
-    assert [name for name, step in EVERY.items() if not step.ensures] == []
+    assert [name for name, step in EVERY.items() if not step.ensures and not step.keeps] == []
 
 
 @pytest.mark.parametrize("name", LEFT)

@@ -138,6 +138,8 @@ class Pass(NamedTuple):
         Line of the report if the pass changed anything.
     ensures
         Conditions that hold afterwards.
+    keeps
+        Conditions that must hold before, and hold afterwards.
     is_candidate
         Whether the pass is made for a node. Each such node that remains needs a `SkipReason`.
     handles_all
@@ -155,6 +157,7 @@ class Pass(NamedTuple):
     requires: Sequence[Condition] = ()
     note: str = ""
     ensures: Sequence[Condition] = ()
+    keeps: Sequence[Condition] = ()
     is_candidate: Callable[[ir.Node], bool] | None = None
     handles_all: bool = False
     operators: Collection[str] = ()
@@ -167,10 +170,10 @@ class Pass(NamedTuple):
     def find_violation(self, model: ir.Model, result: PassResult) -> str | None:
         """Describe the first guarantee that `model` violates after the pass; None if it keeps all.
 
-        Besides `ensures`: `result` must have no skip reason if the pass `handles_all`, and a reason
-        for each node that `is_candidate` (if set) still accepts.
+        Besides `keeps` and `ensures`: `result` must have no skip reason if the pass `handles_all`,
+        and a reason for each node that `is_candidate` (if set) still accepts.
         """
-        for condition in self.ensures:
+        for condition in (*self.keeps, *self.ensures):
             violation = condition.find_violation(model)
             if violation is not None:
                 return f"{condition.name}: {violation}"
@@ -259,7 +262,7 @@ def _run_pass(step: Pass, model: ir.Model, completed: str) -> PassResult:
     Raises PassError for a violated condition or an unexpected exception; errors of this package
     pass through.
     """
-    for condition in step.requires:
+    for condition in (*step.keeps, *step.requires):
         violation = condition.find_violation(model)
         if violation is not None:
             raise PassError(
