@@ -96,6 +96,7 @@ class StepRecord:
         return {**vars(self), "verdicts": verdicts}
 
 
+@dataclass(eq=False)
 class RunLog:
     """Records the steps of one quantization, and reports progress.
 
@@ -107,11 +108,9 @@ class RunLog:
         Steps in the order of their start.
     """
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        """Start without steps."""
-        self.progress = progress
-        self.steps: list[StepRecord] = []
-        self._depth = 0
+    progress: Progress | None = None
+    steps: list[StepRecord] = field(default_factory=list)
+    _depth: int = 0
 
     @contextmanager
     def step(self, name: str) -> Iterator[StepRecord]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -65,24 +66,24 @@ def is_softmax_output(value: ir.Value) -> bool:
     return producer is not None and producer.op_type in float_ops.SOFTMAX_OPS
 
 
+@dataclass(eq=False)
 class FloatOutputCache:
     """Cached outputs of the user's model for batches of samples.
 
-    Parameters
+    Attributes
     ----------
     source
         Runner of the model.
     names
         Names of the tensors.
-    max_bytes
-        Maximum size of the cache.
+    free_bytes
+        Bytes by which the cache may still grow.
     """
 
-    def __init__(self, source: FloatRunner, names: Sequence[str], max_bytes: int) -> None:
-        """Start an empty cache of the tensors `names` of `source`; it keeps up to `max_bytes`."""
-        self._source, self._names = source, names
-        self._free_bytes = max_bytes
-        self._cache: dict[bytes, dict[str, np.ndarray]] = {}
+    source: FloatRunner
+    names: Sequence[str]
+    free_bytes: int
+    _cache: dict[bytes, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return {name: array} for the batch `feed`. Names are those of the cache.
@@ -92,10 +93,10 @@ class FloatOutputCache:
         key = _hash_feed(feed)
         if key in self._cache:
             return self._cache[key]
-        outputs = {name: array for name, array, _ in self._source.run(feed, self._names)}
+        outputs = {name: array for name, array, _ in self.source.run(feed, self.names)}
         size = sum(array.nbytes for array in outputs.values())
-        if size <= self._free_bytes:
-            self._free_bytes -= size
+        if size <= self.free_bytes:
+            self.free_bytes -= size
             self._cache[key] = outputs
         return outputs
 

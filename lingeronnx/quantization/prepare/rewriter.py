@@ -9,6 +9,7 @@ LINGERONNX_STRICT=1, as in our tests, it is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -63,50 +64,33 @@ class RewriteResult(NamedTuple):
     rewrites: list[AppliedRewrite]
 
 
+@dataclass(eq=False)
 class Rewriter:
     """Rewrites the user's graph for a target.
 
-    Parameters
+    Attributes
     ----------
     original
         The user's graph.
     source
-        Its runner; without it outputs are not compared.
+        Its runner; without it (None) outputs are not compared.
     feed
         One sample.
     target, config
         The target and the settings.
-
-    Attributes
-    ----------
     excluded_passes
         {pass: reason} of passes that are not run.
     expanded
         Names of the user's nodes that are replaced by compositions or function bodies.
     """
 
-    def __init__(
-        self,
-        original: ir.Model,
-        source: FloatRunner | None,
-        feed: Mapping[str, np.ndarray],
-        target: Target,
-        config: QuantConfig,
-    ) -> None:
-        """Keep the model, the runner of the original (None if there is none) and sample inputs.
-
-        `excluded_passes` maps the passes to leave out, at first none, to the reason. No node is
-        expanded at first.
-        """
-        self._original, self._source, self._feed, self._target, self._conf = (
-            original,
-            source,
-            feed,
-            target,
-            config,
-        )
-        self.excluded_passes: dict[str, str] = {}
-        self.expanded: frozenset[str] = frozenset()
+    original: ir.Model
+    source: FloatRunner | None
+    feed: Mapping[str, np.ndarray]
+    target: Target
+    config: QuantConfig
+    excluded_passes: dict[str, str] = field(default_factory=dict)
+    expanded: frozenset[str] = frozenset()
 
     def run(self, observer: PassObserver | None = None) -> RewriteResult:
         """Rewrite the graph with all passes except those that are excluded and those that fail.
@@ -116,8 +100,8 @@ class Rewriter:
         instead.
         """
         while True:
-            graph = self._original.clone()
-            selectors = Selectors(self._original, graph)
+            graph = self.original.clone()
+            selectors = Selectors(self.original, graph)
             try:
                 return RewriteResult(graph, selectors, self._rewrite(graph, selectors, observer))
             except PassError as error:
@@ -137,12 +121,12 @@ class Rewriter:
         """
         if is_strict_mode():
             raise cause
-        source = self._source
+        source = self.source
         assert source is not None
         try:
-            graph = self._original.clone()
+            graph = self.original.clone()
             observer = self._make_output_observer(source)
-            self._rewrite(graph, Selectors(self._original, graph), observer)
+            self._rewrite(graph, Selectors(self.original, graph), observer)
         except _BrokenPass as broken:
             if broken.pass_name in REQUIRED_PASSES or broken.pass_name in self.excluded_passes:
                 raise cause from None
@@ -165,24 +149,24 @@ class Rewriter:
         Fitting to the target is left out if the settings or the excluded passes say so; an error of
         it becomes PassError. `observer` is called after each pass.
         """
-        resolve_control_flow(graph, self._feed, observer, self.excluded_passes)
+        resolve_control_flow(graph, self.feed, observer, self.excluded_passes)
         if self.expanded and _EXPAND not in self.excluded_passes:
             expanded = expand_nodes(graph, self.expanded)
             if observer is not None:
                 observer(PassRun(_EXPAND, len(expanded)), graph)
-            resolve_control_flow(graph, self._feed, observer, self.excluded_passes)
+            resolve_control_flow(graph, self.feed, observer, self.excluded_passes)
         unsupported_passes = {
             step.name
             for step in NORMALIZATION_PASSES
-            if step.suits is not None and not step.suits(self._target)
+            if step.suits is not None and not step.suits(self.target)
         }
         normalize(graph, observer, unsupported_passes.union(self.excluded_passes))
         if not is_fully_shaped(graph):
-            trace_shapes(graph, self._feed)
-        if not self._conf.fit or _FIT in self.excluded_passes:
+            trace_shapes(graph, self.feed)
+        if not self.config.fit or _FIT in self.excluded_passes:
             return []
         try:
-            rewrites = legalize_graph(graph, self._target, selectors.resolve_skips(self._conf.skip))
+            rewrites = legalize_graph(graph, self.target, selectors.resolve_skips(self.config.skip))
         except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
             raise PassError(_FIT, f"fitting failed: {error}") from error
         if observer is not None:
@@ -195,8 +179,8 @@ class Rewriter:
         It compares the graph after a pass with changes to `source`, on the sample inputs; the error
         names the pass.
         """
-        names = ir.get_output_names(self._original)
-        before = self._original.clone()
+        names = ir.get_output_names(self.original)
+        before = self.original.clone()
 
         def observe(pass_run: PassRun, graph: ir.Model) -> None:
             """Raise `_BrokenPass` if a pass that changed the graph also changed its outputs.
@@ -207,7 +191,7 @@ class Rewriter:
             if not pass_run.changes:
                 return
             try:
-                check_outputs_unchanged(source, FloatRunner(graph, names), names, self._feed)
+                check_outputs_unchanged(source, FloatRunner(graph, names), names, self.feed)
             except (OutputChangedError, ModelError) as error:
                 location = self._first_changed_node(before, graph)
                 raise _BrokenPass(pass_run.name, f"{error}{location}") from error
@@ -222,8 +206,8 @@ class Rewriter:
         "", too, if a graph cannot be run.
         """
         try:
-            actual = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
-            expected = {name: array for name, array, _ in FloatRunner(before).run(self._feed)}
+            actual = {name: array for name, array, _ in FloatRunner(after).run(self.feed)}
+            expected = {name: array for name, array, _ in FloatRunner(before).run(self.feed)}
         except ModelError:
             return ""
         for node in after.graph:

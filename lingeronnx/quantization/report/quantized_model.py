@@ -84,13 +84,15 @@ class _OutputGraphs(NamedTuple):
     chip_parts: Sequence[ir.Model] = ()
 
 
+@dataclass(eq=False)
 class DeferredReport:
-    """A report that is built when it is first read."""
+    """A report that is built when it is first read.
 
-    def __init__(self, build: Callable[[], Report]) -> None:
-        """Keep the function that builds the report, with all that it refers to, until then."""
-        self._build: Callable[[], Report] | None = build
-        self._report: Report | None = None
+    It keeps the function that builds it, with all that this refers to, until then.
+    """
+
+    _build: Callable[[], Report] | None
+    _report: Report | None = None
 
     def read(self) -> Report:
         """Return the report, which the first call builds."""
