@@ -153,7 +153,7 @@ def test_rewrites_for_a_chip_are_compared(digits, monkeypatch):
     assert all(rewrite.checked_samples == 1 for rewrite in rewrites)
     assert report.saved.checked_samples == 1
     nothing = candidate.IntegerCheck()
-    monkeypatch.setattr(candidate.ChipGraph, "check_integers", lambda self: nothing)
+    monkeypatch.setattr(candidate.BackendPasses, "check_integers", lambda self: nothing)
     unchecked = lo.quantize(DIGITS, CALIB, platform="arcs", effort="fast").report
     assert "same integers" not in unchecked.saved.summary
     assert "exact by construction" in " ".join(format_rewrites(unchecked.fitted))

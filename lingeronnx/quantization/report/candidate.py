@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .report import Report
 
 __all__ = [
+    "BackendPasses",
     "Candidate",
     "ChipGraph",
     "build_candidate",
@@ -49,12 +50,19 @@ _MAX_STORED_SAMPLES = 8  # calibration samples stored in the result
 _MAX_MOMENT_SAMPLES = 256  # calibration samples whose moments are stored in the graph
 
 
-@dataclass(frozen=True)
-class ChipGraph:
-    """An integer graph after the backend passes of its target, which keep its integers.
+class ChipGraph(NamedTuple):
+    """An integer graph after backend passes, and their rewrites."""
 
-    The passes run at the first access. A model of several parts has none here: they run on each
-    part separately.
+    graph: ir.Model
+    rewrites: Sequence[AppliedRewrite]
+
+
+@dataclass(frozen=True)
+class BackendPasses:
+    """The backend passes of a target on an integer graph, whose integers they keep.
+
+    They run at the first access. A model of several parts has none here: they run on each part
+    separately.
 
     Attributes
     ----------
@@ -67,24 +75,14 @@ class ChipGraph:
     lowered: ir.Model
     planned: PlannedModel
 
-    @property
-    def graph(self) -> ir.Model:
-        """The graph after the passes."""
-        return self._graph_and_rewrites[0]
-
-    @property
-    def rewrites(self) -> Sequence[AppliedRewrite]:
-        """The rewrites of the passes."""
-        return self._graph_and_rewrites[1]
-
     @cached_property
-    def _graph_and_rewrites(self) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-        """Both results of the passes; a copy without rewrites if there are several parts."""
+    def result(self) -> ChipGraph:
+        """The graph after the passes; a copy without rewrites if there are several parts."""
         prepared = self.planned.prepared
         runs_in_parts = prepared.conf.in_parts and prepared.target.has_packer
         if runs_in_parts and self.planned.partition.has_inner_floats:
-            return self.lowered.clone(), ()
-        return prepared.target.run_backend_passes(self.lowered)
+            return ChipGraph(self.lowered.clone(), ())
+        return ChipGraph(*prepared.target.run_backend_passes(self.lowered))
 
     def check_integers(self) -> IntegerCheck:
         """Compare the integers before and after the passes on the first calibration sample.
@@ -92,10 +90,10 @@ class ChipGraph:
         States are zero. Nothing is compared without rewrites, or if a graph cannot be run on the
         sample.
         """
-        if not self.rewrites:
+        if not self.result.rewrites:
             return IntegerCheck()
         try:
-            before, after = self._run_sample(self.lowered), self._run_sample(self.graph)
+            before, after = self._run_sample(self.lowered), self._run_sample(self.result.graph)
         except (ModelError, DataError, ConfigError):
             return IntegerCheck()
         names = ir.get_output_names(self.lowered)
@@ -148,8 +146,8 @@ class Candidate:
         The planned float graph with refined weights.
     lowered
         The integer graph before backend passes.
-    chip_graph
-        The integer graph after backend passes.
+    backend
+        The backend passes on it.
     fidelity
         Distance of its outputs from the float model.
     refinement
@@ -161,7 +159,7 @@ class Candidate:
     planned: PlannedModel
     float_graph: ir.Model
     lowered: LoweringResult
-    chip_graph: ChipGraph
+    backend: BackendPasses
     fidelity: Fidelity
     refinement: RefinementOptions | None = None
     has_judged_stages: bool = False
@@ -187,9 +185,9 @@ class Candidate:
         rewrites = [
             *self.prepared.fitted,
             *_describe_compositions(planned.graph, planned.partition.ops, self.lowered),
-            *self.chip_graph.rewrites,
+            *self.backend.result.rewrites,
         ]
-        return build_report(planned, self.chip_graph.graph, rewrites, self.fidelity)
+        return build_report(planned, self.backend.result.graph, rewrites, self.fidelity)
 
     @cached_property
     def result(self) -> QuantizedModel:
@@ -200,8 +198,8 @@ class Candidate:
         synthetic data) and the provenance are stored in the graph.
         """
         prepared, planned = self.prepared, self.planned
-        graph = self.chip_graph.graph
-        check = self.chip_graph.check_integers()
+        graph = self.backend.result.graph
+        check = self.backend.check_integers()
         break_description = self._describe_break() if self.fidelity.is_lossy else ""
         if not prepared.synthetic:
             moment_samples = choose_batch_size(
@@ -240,7 +238,7 @@ class Candidate:
             The node where an output breaks; "" if none does.
         """
         report = self.report
-        checked = {id(rewrite) for rewrite in self.chip_graph.rewrites}
+        checked = {id(rewrite) for rewrite in self.backend.result.rewrites}
         fitted = [
             replace(rewrite, checked_samples=check.samples) if id(rewrite) in checked else rewrite
             for rewrite in report.fitted
@@ -332,7 +330,7 @@ def build_candidate(
         planned=planned,
         float_graph=float_graph,
         lowered=lowered,
-        chip_graph=ChipGraph(lowered.graph, planned),
+        backend=BackendPasses(lowered.graph, planned),
         fidelity=fidelity,
         refinement=refinement,
     )
@@ -365,9 +363,9 @@ def lower_planned_model(planned: PlannedModel, float_graph: ir.Model) -> Lowerin
 def is_chip_ready_without_refinement(planned: PlannedModel) -> bool:
     """Whether the planned model with unrefined weights lowers to a chip-ready graph."""
     lowered = lower_planned_model(planned, planned.graph)
-    chip_graph = ChipGraph(lowered.graph, planned)
+    backend = BackendPasses(lowered.graph, planned)
     unmeasured = Fidelity({}, "", ())
-    return Candidate(planned, planned.graph, lowered, chip_graph, unmeasured).report.chip_ready
+    return Candidate(planned, planned.graph, lowered, backend, unmeasured).report.chip_ready
 
 
 def build_quantized_model(
