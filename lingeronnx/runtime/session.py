@@ -498,12 +498,18 @@ class LoweredSession(Session):
         if isinstance(self._runner, IntegerRunner) and fallback_sessions is not None:
             self._runner.fallback_sessions = fallback_sessions
 
-    def run_checked(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Tensors:
-        """Yield the tensors `names` as `tensors` does, for inputs that `Data` yielded.
+    def run_real(
+        self, feed: Mapping[str, np.ndarray], names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Return {name: real values} of the tensors `names` for a batch that `Data` yielded.
 
-        They are not checked again, and nothing is watched.
+        It is not checked again, and may have inputs that the graph lacks. Nothing is watched.
         """
-        return self._tensors(inputs, names, None)
+        inputs = {spec.name: feed[spec.name] for spec in self.inputs}
+        return {
+            name: array if qparams is None else qparams.real(array)
+            for name, array, qparams in self._tensors(inputs, names, None)
+        }
 
 
 def _check_float_options(**options: object) -> None:

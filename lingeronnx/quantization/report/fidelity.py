@@ -427,16 +427,11 @@ def _iter_tensor_pairs(
     count : int
         Number of samples in the batch.
     """
-    input_names = {spec.name for spec in session.inputs}  # unused inputs may be absent
     batch_size = prepared.comparison_batch_size
     batches = (batch for feed in feeds for batch in prepared.data.split_feeds(feed, batch_size))
     for batch in batches:
         expected = prepared.float_outputs.outputs(batch)
-        inputs = {name: array for name, array in batch.items() if name in input_names}
-        actual = {}
-        for name, array, qparams in session.run_checked(inputs, names):
-            actual[name] = array if qparams is None else qparams.real(array)
-        yield expected, actual, prepared.data.count_samples(batch)
+        yield expected, session.run_real(batch, names), prepared.data.count_samples(batch)
 
 
 def _select(feed: _Feed, names: Collection[str]) -> dict[str, np.ndarray]:

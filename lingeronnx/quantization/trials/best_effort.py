@@ -55,10 +55,7 @@ class BestEffortMethods:
         TrialRequirement[Candidate](
             f"{MIN_SAMPLES} calibration samples",
             lambda best: _count_refinement_samples(best) >= MIN_SAMPLES,
-            lambda best: (
-                f"effort best: {_count_refinement_samples(best)} calibration samples are too few "
-                "to select methods"
-            ),
+            lambda best: _note_few_samples(best),
         ),
     )
 
@@ -94,6 +91,13 @@ class BestEffortMethods:
 def _count_refinement_samples(best: Candidate) -> int:
     """Count the samples that refine the weights of a candidate."""
     return best.prepared.data.count_samples(select_refinement_samples(best.planned))
+
+
+def _note_few_samples(best: Candidate) -> Candidate:
+    """Return `best` with a note that no methods were selected."""
+    count = _count_refinement_samples(best)
+    note = f"effort best: {count} calibration samples are too few to select methods"
+    return best.with_notes([note])
 
 
 class MethodSelection:

@@ -11,7 +11,7 @@ characterizes only its own weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -59,10 +59,6 @@ class CrossValidatedPlan(NamedTuple):
     methods: RefinementOptions
     float_graphs: Sequence[ir.Model]
     errors: Sequence[np.ndarray]
-
-    def with_notes(self, notes: Iterable[str]) -> CrossValidatedPlan:
-        """Return a copy whose plan has more notes for the report."""
-        return self._replace(planned=self.planned.with_notes(notes))
 
 
 class CrossValidation:
@@ -211,13 +207,9 @@ class CrossValidation:
         target = self._prepared.target
         graph = lower(planned.partition.with_graph(float_graph), planned.plan, target).graph
         session = LoweredSession(graph, target, self._prepared.opened)
-        input_names = {spec.name for spec in session.inputs}
         errors = []
         for batch, expected in zip(self._split_held_out(k), self._float_outputs(k), strict=True):
-            feeds = {name: array for name, array in batch.items() if name in input_names}
-            actual = {}
-            for name, array, qparams in session.tensors(feeds, self._measured_tensors):
-                actual[name] = array if qparams is None else qparams.real(array)
+            actual = session.run_real(batch, self._measured_tensors)
             count = self._prepared.data.count_samples(batch)
             differences = [
                 expected[name] - actual[name].astype(np.float64) for name in self._measured_tensors

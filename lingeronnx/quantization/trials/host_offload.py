@@ -97,11 +97,7 @@ class HostOffload:
         TrialRequirement[Candidate](
             "an effort that measures alternatives",
             lambda best: best.prepared.recipe.measures_alternatives,
-            lambda best: (
-                _NOT_TRIED_NOTE.format(best.prepared.recipe.effort)
-                if _list_alternatives(best, _runs_in_parts(best.prepared))
-                else ""
-            ),
+            lambda best: _note_untried_offload(best),
         ),
     )
 
@@ -130,6 +126,13 @@ class HostOffload:
             if verdict.accepted:
                 required = host
         return None
+
+
+def _note_untried_offload(best: Candidate) -> Candidate:
+    """Return `best` with a note that an offload was not tried, if there is one."""
+    if not _list_alternatives(best, _runs_in_parts(best.prepared)):
+        return best
+    return best.with_notes([_NOT_TRIED_NOTE.format(best.prepared.recipe.effort)])
 
 
 def make_criterion(min_gain_db: float) -> Criterion:
@@ -196,10 +199,10 @@ def _list_alternatives(best: Candidate, in_parts: bool) -> list[_Alternative]:
     offloads = [_Alternative(candidate, _MIN_GAIN_DB) for candidate in candidates]
     if in_parts and has_poor_output:
         offloads.insert(0, _Alternative(_cheap_host_nodes(prepared), _MIN_CELL_GAIN_DB))
-    if conf.cells == "auto":
+    if conf.state and conf.cells == "auto":
         cells = find_cell_updates(graph, conf.state, target)
         offloads.append(_Alternative(cells, _MIN_CELL_GAIN_DB))
-    if conf.cells != "chip" and has_poor_output:
+    if conf.state and conf.cells != "chip" and has_poor_output:
         for masks in (False, True):
             gates = find_gates(graph, conf.state, target, masks)
             offloads.append(_Alternative(gates, _MIN_GATE_GAIN_DB))

@@ -73,10 +73,7 @@ class RequantizedWeights:
         TrialRequirement[Candidate](
             "samples that can be held out",
             lambda best: not _select_comparison_samples(best)[0],
-            lambda best: (
-                "imported scales were changed; --requantize was not evaluated: "
-                f"{_select_comparison_samples(best)[0]}"
-            ),
+            lambda best: _note_unevaluated(best),
         ),
     )
 
@@ -103,6 +100,14 @@ class RequantizedWeights:
             return imported.with_notes([f"{comparison.description}; {note}"])
         note = "using the requantized weights (pass --no-requantize to keep the scales)"
         return self.requantize(None).with_notes([f"{comparison.description}; {note}"])
+
+
+def _note_unevaluated(best: Candidate) -> Candidate:
+    """Return `best` with a note that its weights were not requantized for a comparison."""
+    reason, _ = _select_comparison_samples(best)
+    return best.with_notes(
+        [f"imported scales were changed; --requantize was not evaluated: {reason}"]
+    )
 
 
 def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
@@ -201,17 +206,13 @@ def _measure_errors(
     """
     prepared = candidate.prepared
     session = LoweredSession(candidate.lowered.graph, prepared.target, prepared.opened)
-    input_names = {spec.name for spec in session.inputs}
     errors, power = [], np.zeros(len(measured))
     batch_size = min(_BATCH_SIZE, prepared.comparison_batch_size)
     for batch in prepared.data.split_feeds(feeds, batch_size):
         expected = {}
         for name, array, _ in float_runner.run(batch, measured):
             expected[name] = array.astype(np.float64)
-        session_feeds = {name: array for name, array in batch.items() if name in input_names}
-        actual = {}
-        for name, array, qparams in session.tensors(session_feeds, measured):
-            actual[name] = array if qparams is None else qparams.real(array)
+        actual = session.run_real(batch, measured)
         differences = [expected[name] - actual[name] for name in measured]
         errors.append(sum_squares(differences, candidate.prepared.data.count_samples(batch)))
         power += [float(np.square(expected[name]).sum()) for name in measured]

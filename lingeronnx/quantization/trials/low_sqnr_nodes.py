@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -63,10 +63,6 @@ class _Offload(NamedTuple):
 
     nodes: Mapping[str, str]
     candidate: Candidate
-
-    def with_notes(self, notes: Iterable[str]) -> _Offload:
-        """Return a copy whose candidate has more notes."""
-        return self._replace(candidate=self.candidate.with_notes(notes))
 
 
 def _build_offload(best: Candidate, nodes: Mapping[str, str], log: RunLog) -> _Offload:

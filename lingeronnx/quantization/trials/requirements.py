@@ -33,13 +33,13 @@ class TrialRequirement(NamedTuple, Generic[T]):
         What it needs, in words.
     holds
         Whether the candidate has it.
-    make_note
-        Returns the note for the report if it does not hold, "" for none; None: never a note.
+    otherwise
+        Returns the candidate with a note for the report if it does not hold; None: without one.
     """
 
     description: str
     holds: Callable[[T], bool]
-    make_note: Callable[[T], str] | None = None
+    otherwise: Callable[[T], T] | None = None
 
 
 #: Scales that a trial may replace by those of other settings.

@@ -60,6 +60,7 @@ class StageAblation:
     """
 
     name = "stages"
+    criterion = _CRITERION
     requirements = (
         TrialRequirement[Candidate](
             "stages that were not judged before", lambda best: not best.has_judged_stages
@@ -92,6 +93,7 @@ class TransformAblation:
     """Trial: an unrefined model without range transforms; as in `StageAblation`."""
 
     name = "transforms"
+    criterion = _CRITERION
     requirements = (DECISIVE_SAMPLES,)
 
     def propose(self, unrefined: Candidate, log: RunLog) -> Proposals[Candidate]:
@@ -105,6 +107,7 @@ class RefinementAblation:
     """Trial: a refined model without refinement, or with other biases; as in `StageAblation`."""
 
     name = "refinement"
+    criterion = _CRITERION
     requirements = (DECISIVE_SAMPLES,)
 
     def propose(self, refined: Candidate, log: RunLog) -> Proposals[Candidate]:

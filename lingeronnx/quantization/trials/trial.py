@@ -11,9 +11,9 @@ An idea for better accuracy is one class with a name, `requirements` and `propos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ...common.errors import ConstraintError
 from ..run_log import RunLog, VerdictRecord
@@ -23,15 +23,7 @@ from .requirements import TrialRequirement
 __all__ = ["Criterion", "Proposal", "Proposals", "Trial", "TrialVerdict", "judge", "run_trial"]
 
 
-class SupportsNotes(Protocol):
-    """Something that carries notes for the report."""
-
-    def with_notes(self, notes: Iterable[str]) -> Self:
-        """Return a copy with more notes."""
-        ...
-
-
-T = TypeVar("T", bound=SupportsNotes)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -212,15 +204,14 @@ def judge(
 def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
     """Run a trial and return the best candidate: an alternative, or `best`.
 
-    A trial with a requirement that does not hold returns `best`, with its note if it has one.
+    With a requirement that does not hold it returns `best`, with its note if it has one.
     """
     with log.step(trial.name) as step:
         for requirement in trial.requirements:
             if requirement.holds(best):
                 continue
-            note = "" if requirement.make_note is None else requirement.make_note(best)
-            step.changes.append(note or f"does not apply: needs {requirement.description}")
-            return best.with_notes([note]) if note else best
+            step.changes.append(f"does not apply: needs {requirement.description}")
+            return best if requirement.otherwise is None else requirement.otherwise(best)
         proposals = trial.propose(best, log)
         verdict: TrialVerdict[T] | None = None
         while True:
