@@ -321,7 +321,7 @@ def prepare_model(
             conf=conf,
             data=data,
             fitted=rewritten.rewrites,
-            notes=notes,
+            notes=(),  # complete when all rewrites are known
             stem=stem,
             synthetic=calib is None,
             skip=skip,
@@ -349,13 +349,10 @@ def prepare_model(
     if any(ir.is_standard_op(node, "Softmax") for node in prepared.graph.graph):
         prepared = _offload_input_masks(prepared)
     prepared = _offload_nonfinite_nodes(prepared)
-    notes[:] = [
-        *data.notes,
-        *notes,
-        *rewriter.notes(),
-        *(log.format_skip_reasons() if conf.notes == "full" else ()),
-    ]
-    return prepared
+    notes = [*data.notes, *notes, *rewriter.notes()]
+    if conf.notes == "full":
+        notes += log.format_skip_reasons()
+    return prepared._replace_fields(notes=notes)
 
 
 def _has_fixed_batch(model: ir.Model) -> bool:
