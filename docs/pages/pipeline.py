@@ -1,6 +1,6 @@
 """The section on the steps of `quantize` in docs/explanation/architecture.md.
 
-Steps and trials with the first sentence of their docstrings, criteria and efforts.
+Steps and trials with the first sentence of their docstrings, requirements, criteria and efforts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _tables() -> str:
     rows += [_trial_row(create, place) for create, place in _INNER_TRIALS]
     lines = [
         *table(("step", "what it does"), steps),
-        *table(("trial", "tries", "kept if", "runs"), rows),
+        *table(("trial", "tries", "needs", "kept if", "runs"), rows),
     ]
     return "\n".join(lines).rstrip()
 
@@ -90,13 +90,15 @@ def _efforts_of(name: str) -> str:
     return ", ".join(effort for effort in EFFORTS if name in RECIPES[effort].trials)
 
 
-def _trial_row(create: Callable[..., object], runs: str) -> tuple[str, str, str, str]:
-    """Return a row on a trial: its name, what it tries, its thresholds, and where it runs."""
+def _trial_row(create: Callable[..., object], runs: str) -> tuple[str, str, str, str, str]:
+    """Return a row on a trial: name, what it tries and needs, thresholds, and where it runs."""
     text = _first_sentence(create).removeprefix("Trial: ")
+    requirements = create.requirements  # type: ignore[attr-defined]
+    needs = "; ".join(requirement.description for requirement in requirements)
     criterion = getattr(create, "criterion", None)
     thresholds = {} if criterion is None else criterion.thresholds
     kept = ", ".join(_format_thresholds(thresholds.items())) or "by alternative"
-    return f"`{create.name}`", text, kept, runs  # type: ignore[attr-defined]
+    return f"`{create.name}`", text, needs, kept, runs  # type: ignore[attr-defined]
 
 
 def _format_thresholds(thresholds: Iterable[tuple[str, float]]) -> list[str]:
