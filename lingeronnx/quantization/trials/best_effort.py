@@ -94,10 +94,10 @@ def _count_refinement_samples(best: Candidate) -> int:
 
 
 def _note_few_samples(best: Candidate) -> Candidate:
-    """Return `best` with a note that no methods were selected."""
+    """Return `best` with a lasting note that no methods were selected."""
     count = _count_refinement_samples(best)
     note = f"effort best: {count} calibration samples are too few to select methods"
-    return best.with_notes([note])
+    return best.with_notes([note], [note])
 
 
 class MethodSelection:

@@ -60,6 +60,14 @@ def test_they_are_kept_where_they_are_clearly_better(far, usual):
     assert all(q.single and q.power_of_two for q in usual.plan.tensors.values())
 
 
+def test_the_note_on_too_few_samples_stays_under_finer_scales(far):
+    """No scales make them more."""
+    model = nets.shortcut()
+    found = lo.quantize(model, nets.samples(model, 8), platform="generic", effort="best")
+    assert told(found)
+    assert "effort best: 8 calibration samples are too few to select methods" in found.report.notes
+
+
 def test_zero_points_gain_behind_relus(far, usual):
     """A range around 0 leaves half of the integers unused there."""
     settings = {"weight_scales": "channel", "mode": "max-value"}
