@@ -43,7 +43,7 @@ from ..steps.refinement import refine_weights, select_refinement_samples
 from ..steps.scale_assignment import assign_scales
 from ..steps.scale_sources import plan_without_range_transforms
 from .evidence import SIGNIFICANCE_Z, Gain, compare_measured_tensors
-from .requirements import TrialRequirement
+from .requirements import CALIBRATED, TrialRequirement, find_unmet_requirement
 from .trial import Criterion, Proposal, Proposals, run_trial
 
 __all__ = ["HOLD_OUT", "measure_on_held_out"]
@@ -79,6 +79,27 @@ class _HeldOutRun(NamedTuple):
         return self._replace(full=self.full.with_notes(notes))
 
 
+#: Of the measurement on held-out samples.
+_REQUIREMENTS = (
+    TrialRequirement[Candidate](
+        "real samples, not calls of a model with states, and scales that are not imported",
+        lambda best: (
+            not best.prepared.synthetic
+            and best.prepared.calls is None
+            and best.prepared.read is None
+        ),
+    ),
+    TrialRequirement[Candidate](
+        "an effort that measures alternatives",
+        lambda best: best.prepared.recipe.measures_alternatives,
+    ),
+    CALIBRATED,
+    TrialRequirement[Candidate](
+        "calibration samples of which none is held out before",
+        lambda best: not best.prepared.data.held_out_batches(),
+    ),
+)
+
 _LOW_SQNR = TrialRequirement[_HeldOutRun](
     f"a measured tensor with an SQNR below {_MAX_SQNR_DB:g} dB",
     lambda best: best.reduced.fidelity.min_measured_sqnr_db < _MAX_SQNR_DB,
@@ -111,6 +132,10 @@ def measure_on_held_out(
         or the trial run cannot be quantized.
     """
     with log.step("held_out") as step:
+        unmet = find_unmet_requirement(_REQUIREMENTS, best)
+        if unmet is not None:
+            step.changes.append(f"does not apply: needs {unmet.description}")
+            return best
         run = _quantize_reduced(best, log)
         if run is None:
             return best
@@ -282,16 +307,9 @@ def _describe_calibrator(
 def _quantize_reduced(best: Candidate, log: RunLog) -> _HeldOutRun | None:
     """Quantize the model of `best` by the same methods without the held-out samples.
 
-    Returns None if there are too few samples, if the scales are not calibrated, with an effort that
-    measures no alternatives, if samples are held out anyway, or if the scales are not supported.
+    Returns None if there are too few samples, or if the scales are not supported.
     """
     prepared, planned = best.prepared, best.planned
-    if prepared.synthetic or prepared.calls is not None or prepared.read is not None:
-        return None
-    if not prepared.recipe.measures_alternatives or planned.calibration is None:
-        return None
-    if prepared.data.held_out_batches():
-        return None
     reduced = prepared.with_hold_out(HOLD_OUT)
     sample_count = sum(map(reduced.data.count_samples, reduced.data.held_out_batches()))
     if sample_count < _MIN_SAMPLES:

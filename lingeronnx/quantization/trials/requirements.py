@@ -6,7 +6,7 @@ is shown by `quantize --steps`. Requirements that several trials have are define
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from ..report.candidate import Candidate
@@ -18,6 +18,7 @@ __all__ = [
     "DECISIVE_SAMPLES",
     "FREE_SCALES",
     "TrialRequirement",
+    "find_unmet_requirement",
     "require_low_sqnr",
 ]
 
@@ -40,6 +41,13 @@ class TrialRequirement(NamedTuple, Generic[T]):
     description: str
     holds: Callable[[T], bool]
     otherwise: Callable[[T], T] | None = None
+
+
+def find_unmet_requirement(
+    requirements: Iterable[TrialRequirement[T]], best: T
+) -> TrialRequirement[T] | None:
+    """Return the first requirement that does not hold for `best`; None if all hold."""
+    return next((unmet for unmet in requirements if not unmet.holds(best)), None)
 
 
 #: Scales that a trial may replace by those of other settings.

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from ...common.errors import ConstraintError
 from ..run_log import RunLog, VerdictRecord
 from .evidence import Gain
-from .requirements import TrialRequirement
+from .requirements import TrialRequirement, find_unmet_requirement
 
 __all__ = ["Criterion", "Proposal", "Proposals", "Trial", "TrialVerdict", "judge", "run_trial"]
 
@@ -207,11 +207,10 @@ def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
     With a requirement that does not hold it returns `best`, with its note if it has one.
     """
     with log.step(trial.name) as step:
-        for requirement in trial.requirements:
-            if requirement.holds(best):
-                continue
-            step.changes.append(f"does not apply: needs {requirement.description}")
-            return best if requirement.otherwise is None else requirement.otherwise(best)
+        unmet = find_unmet_requirement(trial.requirements, best)
+        if unmet is not None:
+            step.changes.append(f"does not apply: needs {unmet.description}")
+            return best if unmet.otherwise is None else unmet.otherwise(best)
         proposals = trial.propose(best, log)
         verdict: TrialVerdict[T] | None = None
         while True:
