@@ -3,8 +3,7 @@
 The batch axis is axis 0, except for inputs of recurrent layers and for other states:
 
 - ONNX's recurrent operators read x [T, N, I] and states [D, N, H]. An input that reaches one of
-them
-  through operators that only move or select data has its batch axis where the layer has it.
+  them through operators that only move or select data has its batch axis where the layer has it.
 - A file may name its dimensions: [2, batch, 128] next to [batch, 576].
 - Without names, a state [2, ?, 128] next to [?, 576] has its batch where the size is open.
 - In a file exported for one sample, a cache [2, 1, 16, 33] can only have its batch where the size
