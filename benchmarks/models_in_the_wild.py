@@ -14,8 +14,8 @@ FILE.json maps a model's name to further options: {"NAME": ["--input-shape", "id
 Columns: multiply-accumulates in integers; whether the graph is chip-ready; SQNR in dB of the worst
 output, on samples that calibration did not see; CPU seconds and peak memory of `quantize`; the first
 reason why a node stays in float or the graph is not chip-ready, or the whole message of an error.
-The reference is onnxruntime on the float model; operators that it lacks are replaced by their
-function bodies.
+The reference is onnxruntime on the file, unfused if that is quantized; operators that it lacks are
+replaced by their function bodies.
 
 With --onnxruntime, `quantize_static` gets the same samples: QDQ with int8 or uint8 activations,
 MinMax and Percentile, per tensor and per channel. Its models run unfused (ORT_DISABLE_ALL: fused int8
@@ -217,18 +217,24 @@ def measure_in_process(case: _Case, quantized: str) -> dict[str, Any]:
 
 
 def measure_sqnr(model: Path, quantized: str, data: Path) -> float:
-    """Return the SQNR in dB of the worst output of a quantized model, over all samples of `data`."""
+    """Return the SQNR in dB of the worst output of a quantized model, over all samples of `data`.
+
+    Both run unfused in onnxruntime if they are quantized.
+    """
     import onnxruntime as ort
 
     import lingeronnx as lo
 
-    reference = ort.InferenceSession(expand_for_onnxruntime(model))
+    unfused = ort.SessionOptions()
+    unfused.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    is_quantized = any("Quantize" in node.op_type for node in onnx.load(model).graph.node)
+    reference = ort.InferenceSession(
+        expand_for_onnxruntime(model), unfused if is_quantized else None
+    )
     if any(node.domain == "thinker" for node in onnx.load(quantized).graph.node):
         session: Any = lo.Session(quantized)
     else:
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = ort.InferenceSession(quantized, options)
+        session = ort.InferenceSession(quantized, unfused)
     names = [value.name for value in reference.get_outputs()]
     inputs = {value.name for value in session.get_inputs()}
     signal, noise = np.zeros(len(names)), np.zeros(len(names))

@@ -392,7 +392,7 @@ class Session:
             raise ConfigError("tensors can be forced in integer graphs only; this one is float")
         key = None if names is None else frozenset(names)
         if key not in self._float_runners:
-            self._float_runners[key] = FloatRunner(self.model, names)
+            self._float_runners[key] = FloatRunner(self.model, names, splits_batches=True)
         return self._float_runners[key].run(inputs)
 
     def _run_with_tail(

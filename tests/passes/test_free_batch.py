@@ -4,11 +4,12 @@ import numpy as np
 import onnx
 import pytest
 
+import lingeronnx as lo
 from lingeronnx.common.errors import ModelError
 from lingeronnx.ir import ir
 from lingeronnx.ir.batch_axes import set_batch_axes
 from lingeronnx.quantization.normalize.entry.dynamic_batch import make_batch_dynamic
-from lingeronnx.runtime.runners import get_input_specs
+from lingeronnx.runtime.runners import FloatRunner, get_input_specs
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
 
 SIZE_OF_BATCH = """s = Shape(x) z = Constant<value_int = 0>() n = Gather<axis = 0>(s, z)
@@ -227,6 +228,43 @@ def test_a_sample_that_is_read_by_its_index_stays():
     assert reasons(make_batch_dynamic, model) == [
         "the model: made for one sample; its outputs do not follow the samples"
     ]
+
+
+def traced_with_one_sample():
+    """Rows of the steps: the batch is open, and a Reshape to computed sizes takes it for 1."""
+    text = """g (float[N,T,4] x) => (float[1,T,3] y) {
+        z = Shape(x) s = Slice(z, one, three) f = Reshape(x, s) m = MatMul(f, w)
+        y = Unsqueeze(m, zero)
+    }"""
+    arrays = {"one": np.array([1]), "three": np.array([3]), "zero": np.array([0])}
+    return graph(text, w=rand(4, 3), **arrays)
+
+
+def test_computed_sizes_may_take_the_batch_for_one():
+    model = traced_with_one_sample()
+    make_batch_dynamic(model)
+    (spec,) = get_input_specs(model)
+    assert (spec.shape[0], spec.is_single_sample) == (1, True)
+
+
+def test_a_batch_that_is_open_in_name_only_runs_sample_by_sample():
+    """`quantize`, its accuracy and `compare` take the samples of such a model one by one."""
+    proto = ir.to_proto(traced_with_one_sample())
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    x = np.random.default_rng(0).standard_normal((12, 5, 4)).astype(np.float32)
+    result = lo.quantize(proto, {"x": x}, platform="generic", eval_data={"x": x}, metric="sqnr")
+    (want,) = lo.Session(proto).run(["y"], {"x": x})
+    np.testing.assert_allclose(want, x @ rand(4, 3), atol=1e-5)
+    (got,) = result.session().run(["y"], {"x": x})
+    assert got.shape == want.shape
+    assert 10 * np.log10(np.square(want).sum() / np.square(got - want).sum()) > 30
+    assert lo.compare(proto, result, {"x": x}).rows
+
+
+def test_a_failure_on_each_sample_stays_an_error():
+    model = traced_with_one_sample()
+    with pytest.raises(ModelError, match="does not run on inputs x"):
+        FloatRunner(model, splits_batches=True).run({"x": rand(3, 5, 2)}).__next__()
 
 
 def test_open_sizes_are_not_tried():

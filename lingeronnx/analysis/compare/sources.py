@@ -165,7 +165,7 @@ class FloatSource:
             return {}
         if self._clipped_model is None or self._clipped_model.stored_forms != stored_forms:
             graph, names = duplicate_with_clipped_inputs(self.graph, stored_forms, real)
-            runner = FloatRunner(graph, {*names})
+            runner = FloatRunner(graph, {*names}, splits_batches=True)
             self._clipped_model = _ClippedModel(stored_forms, runner, names)
         known = {spec.name for spec in self.inputs}
         inputs = {name: array for name, array in feeds.items() if name in known}
@@ -400,7 +400,7 @@ class PlannedSource:
         split_at = frozenset(real)
         if self._split_model is None or self._split_model.split_at != split_at:
             graph, input_names, output_names = split_at_tensors(self.graph, self.plan, split_at)
-            runner = FloatRunner(graph, {*output_names})
+            runner = FloatRunner(graph, {*output_names}, splits_batches=True)
             self._split_model = _SplitModel(split_at, runner, input_names, output_names)
         inputs = dict(feeds)
         for name, user_name in self._split_model.input_names.items():

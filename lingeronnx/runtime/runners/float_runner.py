@@ -141,6 +141,9 @@ class FloatRunner:
         A graph before lowering.
     outputs
         Tensors to yield; None for all.
+    splits_batches
+        Whether samples run one by one if the model fails on a batch and runs on its first sample: a
+        file may leave the batch open and yet take one sample.
 
     Raises
     ------
@@ -148,7 +151,13 @@ class FloatRunner:
         If onnxruntime does not support the model.
     """
 
-    def __init__(self, model: ir.Model, outputs: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        outputs: Collection[str] | None = None,
+        *,
+        splits_batches: bool = False,
+    ) -> None:
         """Split the model into stages, and open a session for each.
 
         There is one stage unless the tensors are too large to be in memory at once. `outputs` are
@@ -165,6 +174,12 @@ class FloatRunner:
         specs = get_input_specs(model)
         #: Inputs of a model for single samples: larger batches run one by one.
         self._single_sample_specs = {spec.name: spec for spec in specs if spec.is_single_sample}
+        #: Inputs of any number of samples, of which a failed batch is divided.
+        self._divisible_specs = {
+            spec.name: spec
+            for spec in specs
+            if splits_batches and spec.axis is not None and spec.accepts_any_batch
+        }
         #: Whether all input shapes are known; otherwise open axes are no sign of a batch axis.
         self._has_known_shapes = all(
             spec.shape is not None and None not in spec.shape for spec in specs
@@ -220,7 +235,7 @@ class FloatRunner:
         specs = self._single_sample_specs
         count = max((spec.count_samples(inputs[name]) for name, spec in specs.items()), default=1)
         if count == 1:
-            yield from self._run(inputs, outputs)
+            yield from self._run_batch(inputs, outputs)
             return
         runs = [list(self._run(self._slice_sample(inputs, i), outputs)) for i in range(count)]
         for items in zip(*runs, strict=True):
@@ -229,6 +244,45 @@ class FloatRunner:
             if arrays[0].shape[axis:][:1] != (1,):
                 axis = 0  # the axis is dynamic for another reason
             yield name, np.concatenate(arrays, axis), None
+
+    def _run_batch(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Stream:
+        """Run a batch, or its samples one by one if that fails and `splits_batches` was set.
+
+        Yields like `run`. An error behind the first tensor that is no input, which only a model in
+        stages can raise, is passed on.
+        """
+        stream = self._run(inputs, outputs)
+        head = []
+        try:
+            for item in stream:
+                head.append(item)
+                if item[0] not in self._inputs:
+                    break
+        except ModelError:
+            if not self._switch_to_single_samples(inputs):
+                raise
+            yield from self.run(inputs, outputs)
+            return
+        yield from head
+        yield from stream
+
+    def _switch_to_single_samples(self, inputs: Mapping[str, np.ndarray]) -> bool:
+        """Run samples one by one from now on, if the model runs on the first one of `inputs`.
+
+        Returns whether it does. Batches of one sample are not divided.
+        """
+        specs, self._divisible_specs = self._divisible_specs, {}
+        if max((spec.count_samples(inputs[name]) for name, spec in specs.items()), default=1) == 1:
+            return False
+        self._single_sample_specs = specs
+        try:
+            for _ in self._run(self._slice_sample(inputs, 0), self._names[-1:]):
+                pass
+        except ModelError:
+            self._single_sample_specs = {}
+            return False
+        self.__dict__.pop("_axes", None)  # depends on the inputs of single samples
+        return True
 
     def _slice_sample(self, inputs: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
         """Return a copy of `inputs` with only sample `index` of those that take a single sample."""

@@ -12,7 +12,8 @@ If the batch is on axis 0 only by default and this fails, other axes of size 1 a
 
 A file may leave the batch size open and yet contain a Reshape to fixed sizes, or states of a
 recurrent layer, for a single sample: if the model runs on one sample and not on two, it is treated
-as one with the batch size 1.
+as one with the batch size 1. If it leaves other sizes open as well, its Reshapes may compute them,
+and take the batch for 1; such a model is tried with sizes of 1.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
     for spec in specs:
         if spec.shape is None or None in spec.shape or spec.dtype.kind not in "fiub":
             return False
-    return all(_has_small_samples(spec) for spec in specs)
+    return all(map(_has_few_elements, specs))
 
 
 def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
@@ -180,14 +181,16 @@ def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> l
 def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
     """Whether `model`, whose inputs have a dynamic batch, runs on one random sample but not on two.
 
-    Tried only if it has recurrent layers with constant states, or Reshapes to fixed sizes, and if
-    its samples are small and their sizes known; otherwise False.
+    Tried only if it has recurrent layers with constant states, Reshapes to fixed sizes, or Reshapes
+    to computed sizes where sizes of its samples are unknown (1 then), and if its samples are small;
+    otherwise False.
     """
-    if not any(_fixes_sample_count(node) for node in model.graph):
-        return False
     if any(spec.axis is not None and not spec.shape for spec in specs):
         return False
-    if not all(_has_small_samples(spec) for spec in specs):
+    has_unknown_sizes = not all(_has_known_sample(spec) for spec in specs)
+    if not any(_fixes_sample_count(node, has_unknown_sizes) for node in model.graph):
+        return False
+    if not all(_has_few_elements(spec) for spec in specs):
         return False
     runner = FloatRunner(model, ir.get_output_names(model))
     feed = _make_random_feed(model, 0)
@@ -199,15 +202,14 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
     return _can_run(runner, feed) and not _can_run(runner, doubled)
 
 
-def _has_small_samples(spec: InputSpec) -> bool:
-    """Whether all dimensions but the batch are known, with at most `_MAX_INPUT_ELEMENTS` elements.
+def _has_known_sample(spec: InputSpec) -> bool:
+    """Whether all dimensions but the batch are known. An unknown shape counts as []."""
+    return all(dim is not None for axis, dim in enumerate(spec.shape or ()) if axis != spec.axis)
 
-    The batch counts with its size; an unknown one counts as 1. An unknown shape counts as [].
-    """
-    shape = spec.shape or ()
-    if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):
-        return False
-    return math.prod(int(dim or 1) for dim in shape) <= _MAX_INPUT_ELEMENTS
+
+def _has_few_elements(spec: InputSpec) -> bool:
+    """Whether an input has at most `_MAX_INPUT_ELEMENTS` elements; unknown sizes count as 1."""
+    return math.prod(int(dim or 1) for dim in spec.shape or ()) <= _MAX_INPUT_ELEMENTS
 
 
 def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
@@ -219,18 +221,19 @@ def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
     return True
 
 
-def _fixes_sample_count(node: ir.Node) -> bool:
+def _fixes_sample_count(node: ir.Node, has_unknown_sizes: bool) -> bool:
     """Whether `node` may be made for a number of samples.
 
     That is an LSTM, GRU or RNN with an initial state (input 5 or 6) that is not a graph input, and
     a Reshape whose constant target has positive sizes only: it neither copies nor infers a size.
+    With `has_unknown_sizes` of the inputs, a Reshape may compute such a target.
     """
     if ir.is_standard_op(node, *float_ops.RECURRENT_OPS):
         return any(value is not None and not value.is_graph_input() for value in node.inputs[5:7])
     if not ir.is_standard_op(node, "Reshape"):
         return False
     target = ir.const_value(node.inputs[1])
-    return target is not None and bool((target > 0).all())
+    return has_unknown_sizes if target is None else bool((target > 0).all())
 
 
 def _declare_single_sample(model: ir.Model) -> None:
