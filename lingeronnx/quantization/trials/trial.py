@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ...common.errors import ConstraintError
-from ..run_log import RunLog, VerdictRecord
+from ..run_log import RunLog, StepRecord, VerdictRecord
 from .evidence import Gain
 from .requirements import TrialRequirement, find_unmet_requirement
 
@@ -158,47 +158,32 @@ class Trial(Protocol[T]):
         ...
 
 
-def judge(
-    name: str, proposal: Proposal[T], best: T
-) -> tuple[TrialVerdict[T], VerdictRecord | None]:
+def judge(step: StepRecord, proposal: Proposal[T], best: T) -> TrialVerdict[T]:
     """Build the alternative of a proposal and decide between it and `best`.
 
-    Parameters
-    ----------
-    name
-        Name of the trial, for the log.
-    proposal
-        The proposal.
-    best
-        The best candidate so far.
-
-    Returns
-    -------
-    verdict
-        The decision.
-    record
-        Its log entry; None if nothing was measured.
+    A decision by measurement is added to the verdicts of `step`, the record of the trial.
     """
     old = best if proposal.against is None else proposal.against
     try:
         alternative = proposal.build()
     except ConstraintError as error:  # such as a scale that the chip lacks, with require_chip
-        return TrialVerdict(False, old, error=str(error)), None
+        return TrialVerdict(False, old, error=str(error))
     if alternative is None or alternative is old:
-        return TrialVerdict(False, old), None
+        return TrialVerdict(False, old)
     gain = proposal.compare(old, alternative)
     accepted = proposal.criterion.is_met(gain)
     if accepted and proposal.condition is not None:
         accepted = proposal.condition(alternative, gain)
     record = VerdictRecord(
-        name, proposal.label, accepted, proposal.criterion.thresholds, gain.measured_db
+        step.name, proposal.label, accepted, proposal.criterion.thresholds, gain.measured_db
     )
     record.log()
+    step.verdicts.append(record)
     if not accepted:
-        return TrialVerdict(False, old, gain), record
+        return TrialVerdict(False, old, gain)
     if proposal.describe is not None:
         alternative = proposal.describe(alternative, gain)
-    return TrialVerdict(True, alternative, gain), record
+    return TrialVerdict(True, alternative, gain)
 
 
 def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
@@ -219,8 +204,6 @@ def run_trial(trial: Trial[T], best: T, log: RunLog) -> T:
             except StopIteration as stop:
                 final: T | None = stop.value
                 return best if final is None else final
-            verdict, record = judge(trial.name, proposal, best)
-            if record is not None:
-                step.verdicts.append(record)
+            verdict = judge(step, proposal, best)
             if proposal.against is None:
                 best = verdict.best
