@@ -10,6 +10,7 @@ from onnxruntime import quantization as ort_quantization
 import lingeronnx as lo
 from lingeronnx.common.errors import ModelError
 from lingeronnx.interchange.qdq.dynamic_layers import restore_dynamic_layers
+from lingeronnx.interchange.qdq.gathered_tables import restore_gathered_tables
 from lingeronnx.ir import ir
 from tests.passes.helpers import rand
 
@@ -185,3 +186,68 @@ def test_quantize():
     actual = result.session().run(["y"], {"x": x})[0]
     assert 10 * np.log10((want**2).sum() / ((want - actual) ** 2).sum()) > 35
     assert "quantized dynamically" in str(lo.check(model).lines())
+
+
+# ---- tables of embeddings ------------------------------------------------------------------------
+
+TABLE = RNG.integers(-128, 128, (6, 4)).astype(np.int8)
+IDS = np.array([[5, 0, 2], [1, 1, 4]])
+GATHERED = "g = Gather(t, x)  e = DequantizeLinear(g, ts, tz)"
+
+
+def gather_and_run(body, **constants):
+    """Return the restored graph of `body` with the table, and its result for IDS."""
+    arrays = {"t": TABLE, "ts": np.float32(0.5), "tz": np.int8(-3), **constants}
+    graph = ir.from_proto(parse(body, "int64[N,3]", **arrays))
+    count = restore_gathered_tables(graph)
+    session = InferenceSession(ir.to_proto(graph).SerializeToString())
+    return count, graph, session.run(None, {"x": IDS})[0]
+
+
+def test_a_table_is_dequantized_in_front_of_its_gather():
+    count, graph, result = gather_and_run(f"{GATHERED}  y = Relu(e)")
+    assert (count, [node.op_type for node in graph.graph]) == (1, ["Gather", "Relu"])
+    np.testing.assert_array_equal(result, np.maximum((TABLE[IDS] + 3.0) * 0.5, 0))
+    assert "e" in ir.get_tensor_names(graph)  # a float tensor keeps its name
+
+
+def test_movement_between_gather_and_dequantize():
+    """Behind the Gather and behind a Transpose, as in a layer that reads time first."""
+    body = f"""{GATHERED}  h = Transpose<perm = [1, 0, 2]>(g)  f = DequantizeLinear(h, ts, tz)
+        k = Transpose<perm = [1, 0, 2]>(f)  y = Add(e, k)"""
+    count, graph, result = gather_and_run(body)
+    assert count == 1
+    assert "DequantizeLinear" not in {node.op_type for node in graph.graph}
+    np.testing.assert_array_equal(result, TABLE[IDS] + 3.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "constants"),
+    [
+        (f"{GATHERED}  c = Cast<to = 1>(g)  y = Add(c, e)", {}),
+        (f"{GATHERED}  f = DequantizeLinear(g, us, tz)  y = Add(e, f)", {"us": np.float32(1)}),
+        (
+            "g = Gather(t, x)  e = DequantizeLinear<axis = 2>(g, ts, tz)  y = Relu(e)",
+            {"ts": np.full(4, 0.5, np.float32), "tz": np.full(4, -3, np.int8)},
+        ),
+        ("g = Gather(t, x)  y = DequantizeLinear(g, ts, tz)", {}),
+    ],
+)
+def test_tables_that_stay(body, constants):
+    """Read as integers, two scales, scales per column, and a result that the model returns."""
+    assert gather_and_run(body, **constants)[0] == 0
+
+
+def test_quantize_dynamic_with_an_embedding(tmp_path):
+    """The file of onnxruntime's `quantize_dynamic` is quantized, close to its float layers."""
+    table, weight = rand(6, 4), rand(4, 5)
+    body = "e = Gather(t, x)  h = Transpose<perm = [1, 0, 2]>(e)  r = Relu(h)  y = MatMul(r, w)"
+    onnx.save(parse(body, "int64[N,3]", t=table, w=weight), tmp_path / "float.onnx")
+    ort_quantization.quantize_dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx")
+    proto = onnx.load(tmp_path / "int8.onnx")
+    assert any(i.name == "t_quantized" for i in proto.graph.initializer)
+    ids = np.random.default_rng(3).integers(0, 6, (32, 3))
+    result = lo.quantize(proto, {"x": ids}, platform="generic", effort="fast")
+    (got,) = result.session().run(["y"], {"x": ids})
+    want = (np.maximum(table[ids], 0) @ weight).transpose(1, 0, 2)
+    assert 10 * np.log10(np.square(want).sum() / np.square(got - want).sum()) > 30

@@ -8,7 +8,8 @@ onnxruntime's `quantize_dynamic` writes
 or ConvInteger. The scale s is computed from the data of each run, and cancels: with s = 1 and x in
 place of q the graph computes the float layer. Older versions also round the bias to a multiple of
 s * ws; that rounding is removed. Operators of onnxruntime that do the same in one node (a product,
-an LSTM) are replaced as well. Weights keep the values that their integers represent.
+an LSTM) are replaced as well, and so are tables of embeddings (`gathered_tables`). Weights keep the
+values that their integers represent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from ...common.errors import ModelError
 from ...ir import ir
 from .constant_types import is_number
+from .gathered_tables import restore_gathered_tables
 from .qoperators import DYNAMIC_OPS, is_dynamically_quantized
 
 __all__ = ["restore_dynamic_layers"]
@@ -40,9 +42,9 @@ def restore_dynamic_layers(model: ir.Model) -> int:
     if not is_dynamically_quantized(model):
         return 0
     ir.lift_constants(model)
+    count = restore_gathered_tables(model)
     quantizers = [node for node in model.graph if node.op_type == _QUANTIZE]
     sources = {node.outputs[0]: ir.require_input(node) for node in quantizers}
-    count = 0
     for node in list(model.graph):
         if node.op_type in _FLOAT_FORMS:
             count += _restore_layer(model, node, sources)
