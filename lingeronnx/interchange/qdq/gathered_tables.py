@@ -74,12 +74,10 @@ def _find_moved_values(selected: ir.Value) -> list[ir.Value]:
 
 def _find_dequantizers(values: Sequence[ir.Value]) -> list[ir.Node]:
     """Return the DequantizeLinear nodes that read `values`."""
-    return [
-        use.node
-        for value in values
-        for use in value.uses()
-        if ir.is_standard_op(use.node, _DEQUANTIZE)
-    ]
+    nodes = []
+    for value in values:
+        nodes += [use.node for use in value.uses() if ir.is_standard_op(use.node, _DEQUANTIZE)]
+    return nodes
 
 
 def _read_parameters(dequantizers: Sequence[ir.Node]) -> tuple[float, int] | None:
