@@ -339,7 +339,15 @@ class _MetricJob:
             output_checks = OutputChecks(self.output)
             output_checks.add(actual, reference, integers, qparams)
         sums = [item.sums for item in (measure, *base_measures)]
-        return _BatchResult(len(actual), sums, predictions, output_checks)
+        return _BatchResult(self._count_samples(feeds, actual), sums, predictions, output_checks)
+
+    def _count_samples(self, feeds: Mapping[str, np.ndarray], actual: np.ndarray) -> int:
+        """Return the samples of `feeds`; rows of the output `actual` if no input has samples.
+
+        An output may have time in front of the samples.
+        """
+        specs = [spec for spec in self.model.inputs if spec.axis is not None and spec.name in feeds]
+        return max((spec.count_samples(feeds[spec.name]) for spec in specs), default=len(actual))
 
     def _check_size(self, actual: np.ndarray, reference: np.ndarray) -> None:
         """Raise DataError if the outputs of the model and of the baseline have different sizes."""

@@ -179,3 +179,18 @@ def test_the_report_is_built_when_it_is_first_read():
     noted = other.with_report(replace(other.report, notes=("a note",)))
     assert noted.report.notes == ("a note",)
     assert "a note" not in other.report.notes
+
+
+def test_samples_are_counted_where_the_inputs_have_them():
+    """The output has its steps in front of the samples."""
+    net = nets.Net(5, 4, seed=1)
+    net.node(
+        "Transpose",
+        net.node("MatMul", "x", net.const(np.eye(4, 3, dtype=np.float32))),
+        perm=[1, 0, 2],
+        out="y",
+    )
+    model = net.graph("y")
+    feed = nets.samples(model, 12)
+    result = lo.quantize(model, feed, platform="generic", effort="fast")
+    assert lo.evaluate(result, feed, baseline=model).samples == 12
