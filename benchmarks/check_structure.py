@@ -325,7 +325,7 @@ def _declared_modules(settings_file: Path) -> dict[str, int]:
     own_name = settings.get("metadata", "name", fallback="")
     modules = {}
     for requirement in "\n".join(requirements).splitlines():
-        name = re.match(r"[\w-]+", requirement)
+        name = re.match(r"[\w-]+(?!!=|[\w-])", requirement)  # "!=" excludes what others import
         if name and name[0] != own_name:  # an extra that joins others
             modules[MODULES.get(name[0], name[0])] = lines.index(requirement) + 1
     return modules
