@@ -255,18 +255,21 @@ def _sqnr_sort_key(measures: Mapping[str, float]) -> float:
 
 
 def _float_and_rewrite_rows(report: Report, max_lines: int) -> list[_Row]:
-    """Return the rows (label, value, style) on float nodes of the host part and on rewritten nodes.
+    """Return the rows (label, value, style) on nodes in float and on rewritten nodes.
 
-    If the float nodes need more than `max_lines` lines, they are summarized in one; rewritten nodes
-    are cut to `max_lines`.
+    Float nodes are those between integers, which for a chip are the reasons why it is not ready,
+    and those of the host part. If the latter need more than `max_lines` lines, they are summarized
+    in one; the others, and rewritten nodes, are cut to `max_lines`.
     """
     from ..quantization.report import format_float_nodes, format_rewrites
 
+    float_lines = [] if report.is_chip else format_float_nodes(report.float_nodes, report.full)
     host_lines = format_float_nodes(report.host_part, report.full)
     if len(host_lines) > max_lines:
         host_lines = [_summarize_host_part(report)]
     rewrites = truncate_lines(format_rewrites(report.fitted, report.full), max_lines)
     return [
+        *(("in float", line, "") for line in truncate_lines(float_lines, max_lines)),
         *(("host part", line, "") for line in host_lines),
         *(("rewritten", line, "") for line in rewrites),
     ]

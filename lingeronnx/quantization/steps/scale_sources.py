@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from ...common.errors import ConfigError
 from ...ir import ir
 from ...ir.plan import Plan
 from ...runtime.data import Progress
+from ..methods.softmax_saturation import find_saturated_softmaxes
 from ..normalize import format_skipped_pass, is_strict_mode
 from ..prepare.float_outputs import MAX_MEASURED_SAMPLES, has_too_few_softmax_rows
 from ..prepare.preparation import PreparedModel
@@ -17,6 +19,8 @@ from .planned_model import PlannedModel
 from .scale_assignment import assign_scales
 
 __all__ = ["plan_model", "plan_without_range_transforms"]
+
+_SATURATION_SAMPLES = 16  # samples for measuring which logits saturate
 
 
 def plan_model(
@@ -64,7 +68,12 @@ def plan_model(
             prepared.calls is None
             and has_too_few_softmax_rows(prepared.graph, MAX_MEASURED_SAMPLES)
         )
-        calibration = calibrate_model(prepared, progress, previous, with_unscaled=with_unscaled)
+        calibrate = partial(calibrate_model, progress=progress, with_unscaled=with_unscaled)
+        calibration = calibrate(prepared, previous=previous)
+        saturated = _find_saturated_softmaxes(prepared, calibration)
+        if saturated:
+            prepared = prepared.with_host_nodes({**prepared.parts.floats, **saturated})
+            calibration = calibrate(prepared, previous=calibration)
         planned = assign_scales(prepared, calibration)
     try:
         _check_outputs_unchanged(prepared, planned)
@@ -78,6 +87,23 @@ def plan_model(
             raise
         planned = _replan_without_transforms(prepared, progress, error)
     return planned
+
+
+def _find_saturated_softmaxes(
+    prepared: PreparedModel, calibration: CalibrationResult
+) -> dict[str, str]:
+    """Return {node: reason} of softmaxes whose logits exceed what integers represent, see there.
+
+    None if everything is required on the chip.
+    """
+    if prepared.conf.require_chip:
+        return {}
+    batches = prepared.data.split_feeds(
+        prepared.data.first(_SATURATION_SAMPLES), prepared.comparison_batch_size
+    )
+    return find_saturated_softmaxes(
+        calibration.partition, calibration.stats, prepared.runner, batches
+    )
 
 
 def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> None:

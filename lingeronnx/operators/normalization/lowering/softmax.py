@@ -17,7 +17,10 @@ from ..._lowering import Op, Scaling, share_no_scales
 from ...attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time
 from ...lowering_context import LoweringContext
 
-__all__ = ["LogSoftmax", "Softmax"]
+__all__ = ["MAX_LOGIT", "LogSoftmax", "Softmax"]
+
+#: Magnitude at which logits saturate: they are converted to 32 bits with 25 fractional ones.
+MAX_LOGIT = 64.0
 
 
 def check_row_length(node: ir.Node, target: Target) -> str | None:
