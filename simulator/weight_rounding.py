@@ -108,7 +108,7 @@ def round_columns(
     low, high
         Range of the integers.
     errors, rounded
-        [G, K, O], set for the block: integers times steps, and exact weights minus these.
+        [G, K, O], set for the block: exact weights minus rounded ones, and integers times steps.
     """
     bounds, correction = (float(low), float(high)), np.empty(targets.shape[2])
     arguments = (targets, ratio, first, columns, steps, *bounds, errors, rounded, correction)

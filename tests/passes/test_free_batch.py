@@ -267,6 +267,22 @@ def test_a_failure_on_each_sample_stays_an_error():
         FloatRunner(model, splits_batches=True).run({"x": rand(3, 5, 2)}).__next__()
 
 
+def test_rows_that_broadcast_are_no_samples():
+    """One row is taken and makes four: a wrong number of rows stays an error."""
+    model = graph("g (float[T,4] x) => (float[R,4] y) { y = Add(x, p) }", p=rand(4, 4))
+    with pytest.raises(ModelError, match="does not run on inputs x"):
+        FloatRunner(model, splits_batches=True).run({"x": rand(3, 4)}).__next__()
+
+
+def test_a_failure_does_not_change_later_runs():
+    runner = FloatRunner(traced_with_one_sample(), splits_batches=True)
+    for wrong in (rand(1, 5, 2), rand(3, 5, 2)):
+        with pytest.raises(ModelError, match="does not run on inputs x"):
+            list(runner.run({"x": wrong}))
+    arrays = {name: array for name, array, _ in runner.run({"x": rand(3, 5, 4)})}
+    assert arrays["y"].shape == (3, 5, 3)
+
+
 def test_open_sizes_are_not_tried():
     """A size that nobody knows cannot be run."""
     model = graph("g (float[1,C] x) => (float[1,C] y) { y = Relu(x) }")

@@ -231,11 +231,25 @@ def test_movement_between_gather_and_dequantize():
             {"ts": np.full(4, 0.5, np.float32), "tz": np.full(4, -3, np.int8)},
         ),
         ("g = Gather(t, x)  y = DequantizeLinear(g, ts, tz)", {}),
+        (
+            """g = Gather(t, x)  h = Gather(u, x)  c = Concat<axis = 2>(g, h)
+            e = DequantizeLinear(c, ts, tz)  y = Relu(e)""",
+            {"u": TABLE},
+        ),
     ],
 )
 def test_tables_that_stay(body, constants):
-    """Read as integers, two scales, scales per column, and a result that the model returns."""
+    """Read as integers, two scales, scales per column, a result that the model returns, and a
+    table that is joined to another.
+    """
     assert gather_and_run(body, **constants)[0] == 0
+
+
+def test_a_table_of_float16_stays():
+    """Its consumers take no float32."""
+    arrays = {"t": TABLE, "ts": np.float16(0.5), "tz": np.int8(-3)}
+    graph = ir.from_proto(parse(f"{GATHERED}  y = Cast<to = 1>(e)", "int64[N,3]", **arrays))
+    assert restore_gathered_tables(graph) == 0
 
 
 def test_quantize_dynamic_with_an_embedding(tmp_path):

@@ -21,13 +21,15 @@ __all__ = ["restore_gathered_tables"]
 
 _DEQUANTIZE = "DequantizeLinear"
 _FLOAT = ir.TensorType(ir.DataType.FLOAT)
+#: They read their data from input 0 alone; Concat would need each of its inputs to be converted.
+_MOVEMENT_OPS = float_ops.PERMUTATION_OPS | float_ops.SELECTION_OPS | float_ops.REPEAT_OPS
 
 
 def restore_gathered_tables(model: ir.Model) -> int:
     """Replace tables of integers that are dequantized after a Gather by float ones, in place.
 
-    Returns their number. A table stays if anything else reads the selected integers, or if scales
-    or zero points are several, differ, or are computed.
+    Returns their number. A table stays if anything else reads the selected integers, and unless all
+    that dequantizes them has the same scale and zero point, constant and one for all elements.
     """
     count = 0
     for node in list(model.graph):
@@ -65,7 +67,7 @@ def _find_moved_values(selected: ir.Value) -> list[ir.Value]:
         if value.is_graph_output():
             return []
         for use in value.uses():
-            if use.idx == 0 and ir.is_standard_op(use.node, *float_ops.DATA_MOVEMENT_OPS):
+            if use.idx == 0 and ir.is_standard_op(use.node, *_MOVEMENT_OPS):
                 values += use.node.outputs
             elif use.idx != 0 or not ir.is_standard_op(use.node, _DEQUANTIZE):
                 return []
@@ -81,9 +83,10 @@ def _find_dequantizers(values: Sequence[ir.Value]) -> list[ir.Node]:
 
 
 def _read_parameters(dequantizers: Sequence[ir.Node]) -> tuple[float, int] | None:
-    """Return the scale and zero point that all `dequantizers` have; None if there is no such one.
+    """Return the scale and zero point that all `dequantizers` have; None if they differ.
 
-    None also if the result of one is a graph output, which needs a node of its own.
+    None also for more than one scale, for scales that are computed or no float32, and if the result
+    of one is a graph output, which needs a node of its own.
     """
     pairs = set()
     for node in dequantizers:
@@ -92,7 +95,9 @@ def _read_parameters(dequantizers: Sequence[ir.Node]) -> tuple[float, int] | Non
         zero = np.zeros(1, np.int64) if zero_input is None else ir.const_value(zero_input)
         if scale is None or zero is None or not is_number(scale) or not is_number(zero):
             return None
-        if (scale.size, zero.size) != (1, 1) or node.outputs[0].is_graph_output():
+        if scale.dtype != np.float32 or (scale.size, zero.size) != (1, 1):
+            return None
+        if node.outputs[0].is_graph_output():
             return None
         pairs.add((float(scale.reshape(())), int(zero.reshape(()))))
     return pairs.pop() if len(pairs) == 1 else None
@@ -105,5 +110,4 @@ def _remove_dequantizers(model: ir.Model, dequantizers: Sequence[ir.Node]) -> No
         name = str(output.name)
         output.replace_all_uses_with(source)
         model.graph.remove(node, safe=True)
-        if source.producer() is not None:
-            source.name = name
+        source.name = name

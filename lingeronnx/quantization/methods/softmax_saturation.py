@@ -1,14 +1,14 @@
 """Find softmaxes whose logits exceed what the integer algorithm represents, by their results.
 
 The algorithm converts its input to Q25 in 32 bits, so that logits saturate at a magnitude of 64.
-Most rows do not care: a mask far below the others gets no probability anyway, and neither does what
-is far behind a leading logit. But two logits above 64 become equal, whatever their distance. So
-what counts is the probabilities, with and without the saturation.
+Most rows are unaffected: a mask far below the others gets no probability anyway, and neither do
+logits far behind a leading one. But two logits above 64 become equal, whatever their distance. So
+the probabilities with and without the saturation are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..partition import Partition
 __all__ = ["find_saturated_softmaxes"]
 
 _MIN_SQNR_DB = 20.0  # of the probabilities; their rounding to 8 bits alone has 30 to 50 dB
-# Logits up to more have steps of 16 in 8 bits; the smallest scale that the algorithm takes is 2^-4.
+# Larger logits need steps of more than 16 in 8 bits, and scales that have no ratio to Q25.
 _MAX_RANGE = 2048.0
 
 
@@ -50,8 +50,9 @@ def find_saturated_softmaxes(
     stats: Stats,
     runner: FloatRunner,
     batches: Iterable[Mapping[str, np.ndarray]],
+    masked: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return {node: reason} of integer softmaxes that saturation of their logits makes useless.
+    """Return {node: reason} of integer softmaxes that lose their result if logits saturate.
 
     These are Softmax and LogSoftmax whose probabilities have an SQNR below 20 dB with logits
     clipped at a magnitude of 64, or whose logits exceed 2048. Nothing is run unless one exceeds 64.
@@ -66,12 +67,16 @@ def find_saturated_softmaxes(
         Runner of the float graph; it computes the logits.
     batches
         Calibration samples, each batch by graph input.
+    masked
+        Logits with a constant mask, whose low values need not be represented.
     """
-    powers: dict[ir.Node, _Powers] = {}
+    magnitudes: dict[ir.Node, float] = {}
     for node, op in partition.integer_nodes:
-        logits = stats.get(ir.input_name(node)) if isinstance(op, Softmax) else None
-        if logits is not None and max(logits.high, -logits.low) > MAX_LOGIT:
-            powers[node] = _Powers()
+        name = ir.input_name(node)
+        if isinstance(op, Softmax) and name in stats:
+            low = 0.0 if name in masked else stats[name].low
+            magnitudes[node] = max(stats[name].high, -low)
+    powers = {node: _Powers() for node, max_abs in magnitudes.items() if max_abs > MAX_LOGIT}
     if not powers:
         return {}
     names = {ir.input_name(node) for node in powers}
@@ -82,11 +87,11 @@ def find_saturated_softmaxes(
             powers[node] = sums.add(arrays[ir.input_name(node)], axis)
     reasons = {}
     for node, (signal, noise) in powers.items():
-        logits = stats[ir.input_name(node)]
-        if logits.high > _MAX_RANGE or ratio_db(signal, noise) < _MIN_SQNR_DB:
+        max_abs = magnitudes[node]
+        if max_abs > _MAX_RANGE or ratio_db(signal, noise) < _MIN_SQNR_DB:
             reasons[str(node.name)] = (
-                f"its logits reach {max(logits.high, -logits.low):.0f}, and those beyond "
-                f"{MAX_LOGIT:.0f} become equal in integers"
+                f"its logits reach a magnitude of {max_abs:.0f}, and those beyond {MAX_LOGIT:.0f} "
+                "become equal in integers"
             )
     return reasons
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from ...common.errors import ConfigError
 from ...ir import ir
@@ -68,12 +71,7 @@ def plan_model(
             prepared.calls is None
             and has_too_few_softmax_rows(prepared.graph, MAX_MEASURED_SAMPLES)
         )
-        calibrate = partial(calibrate_model, progress=progress, with_unscaled=with_unscaled)
-        calibration = calibrate(prepared, previous=previous)
-        saturated = _find_saturated_softmaxes(prepared, calibration)
-        if saturated:
-            prepared = prepared.with_host_nodes({**prepared.parts.floats, **saturated})
-            calibration = calibrate(prepared, previous=calibration)
+        prepared, calibration = _calibrate(prepared, progress, previous, with_unscaled)
         planned = assign_scales(prepared, calibration)
     try:
         _check_outputs_unchanged(prepared, planned)
@@ -89,21 +87,38 @@ def plan_model(
     return planned
 
 
-def _find_saturated_softmaxes(
-    prepared: PreparedModel, calibration: CalibrationResult
-) -> dict[str, str]:
-    """Return {node: reason} of softmaxes whose logits exceed what integers represent, see there.
+def _calibrate(
+    prepared: PreparedModel,
+    progress: Progress | None,
+    previous: CalibrationResult | None,
+    with_unscaled: bool = False,
+) -> tuple[PreparedModel, CalibrationResult]:
+    """Calibrate a model, with softmaxes whose logits saturate in float, unless a chip is required.
 
-    None if everything is required on the chip.
+    Parameters are those of `calibrate_model`. Returns the model, with these nodes on the host.
     """
+    calibrate = partial(calibrate_model, progress=progress, with_unscaled=with_unscaled)
+    calibration = calibrate(prepared, previous=previous)
     if prepared.conf.require_chip:
-        return {}
-    batches = prepared.data.split_feeds(
-        prepared.data.first(_SATURATION_SAMPLES), prepared.comparison_batch_size
+        return prepared, calibration
+    masked = [group.tensors for group in calibration.shared if group.headroom_below is not None]
+    saturated = find_saturated_softmaxes(
+        calibration.partition,
+        calibration.stats,
+        prepared.runner,
+        _iter_first_batches(prepared),
+        set[str]().union(*masked),
     )
-    return find_saturated_softmaxes(
-        calibration.partition, calibration.stats, prepared.runner, batches
-    )
+    if saturated:
+        prepared = prepared.with_host_nodes({**prepared.parts.floats, **saturated})
+        calibration = calibrate(prepared, previous=calibration)
+    return prepared, calibration
+
+
+def _iter_first_batches(prepared: PreparedModel) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yield the first `_SATURATION_SAMPLES` calibration samples in batches; read when needed."""
+    samples = prepared.data.first(_SATURATION_SAMPLES)
+    yield from prepared.data.split_feeds(samples, prepared.comparison_batch_size)
 
 
 def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> None:
@@ -125,8 +140,10 @@ def plan_without_range_transforms(
     `previous` is a calibration whose statistics are reused. The result belongs to `prepared`, so
     that its weights are refined if the recipe of `prepared` says so.
     """
-    draft = prepared.draft
-    planned = assign_scales(draft, calibrate_model(draft, progress, previous))
+    draft, calibration = _calibrate(prepared.draft, progress, previous)
+    planned = assign_scales(draft, calibration)
+    if draft.parts is not prepared.parts:
+        prepared = replace(prepared, parts=draft.parts)
     return replace(planned, prepared=prepared)
 
 

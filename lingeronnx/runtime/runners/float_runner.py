@@ -267,22 +267,28 @@ class FloatRunner:
         yield from stream
 
     def _switch_to_single_samples(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Run samples one by one from now on, if the model runs on the first one of `inputs`.
+        """Run samples one by one from now on, if the model takes the first one of `inputs`.
 
-        Returns whether it does. Batches of one sample are not divided.
+        Returns whether it does: it runs on that sample, and each graph output has one sample then.
+        If it does not, or there is only one sample, nothing changes.
         """
-        specs, self._divisible_specs = self._divisible_specs, {}
+        specs, previous = self._divisible_specs, self._single_sample_specs
         if max((spec.count_samples(inputs[name]) for name, spec in specs.items()), default=1) == 1:
             return False
         self._single_sample_specs = specs
-        try:
-            for _ in self._run(self._slice_sample(inputs, 0), self._names[-1:]):
-                pass
-        except ModelError:
-            self._single_sample_specs = {}
-            return False
         self.__dict__.pop("_axes", None)  # depends on the inputs of single samples
-        return True
+        outputs = [name for name in ir.get_output_names(self._model) if name in self._names]
+        try:
+            first = self._run(self._slice_sample(inputs, 0), outputs or self._names[-1:])
+            is_single = all(array.shape[self._axes[name]] == 1 for name, array, _ in first)
+        except (ModelError, IndexError):  # an output without that axis
+            is_single = False
+        if is_single:
+            self._divisible_specs = {}
+        else:
+            self._single_sample_specs = previous
+            self.__dict__.pop("_axes", None)
+        return is_single
 
     def _slice_sample(self, inputs: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
         """Return a copy of `inputs` with only sample `index` of those that take a single sample."""

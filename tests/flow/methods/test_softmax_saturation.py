@@ -12,7 +12,7 @@ from lingeronnx.quantization.methods.softmax_saturation import find_saturated_so
 from tests.nets import Net, prepared, samples
 
 
-def attention(gain, mask=None):
+def attention(gain, mask=None, offset=0.0):
     """Return self-attention over 12 tokens of 16 elements, with scores times `gain`."""
     net = Net(12, 16, seed=3)
 
@@ -22,6 +22,8 @@ def attention(gain, mask=None):
 
     query, key, value = project(16, gain / 16), project(16, 1.0), project(8, 0.5)
     scores = net.node("MatMul", query, net.node("Transpose", key, perm=[0, 2, 1]))
+    if offset:
+        scores = net.node("Add", scores, net.const(np.full(1, offset, np.float32)))
     if mask is not None:
         scores = net.node("Add", scores, net.const(mask.astype(np.float32)))
     probabilities = net.node("Softmax", scores, axis=-1)
@@ -52,6 +54,13 @@ def test_small_logits_are_not_computed():
     partition = _Partition(next(n for n in graph.graph if n.op_type == "Softmax"), Softmax())
     statistics = {ir.input_name(partition.integer_nodes[0][0]): _Entry(-64.0, 64.0)}
     assert find_saturated_softmaxes(partition, statistics, None, None) == {}
+
+
+def test_logits_far_below_zero_stay_in_float():
+    """Their scale has no ratio to the algorithm's format; it was an error of the simulator."""
+    model = attention(0.05, offset=-5000.0)
+    result = quantize(model, samples(model, 16), platform="generic")
+    assert len(get_float_softmaxes(result)) == 1
 
 
 class _Entry(NamedTuple):
