@@ -62,7 +62,7 @@ def get_lowest_versions(
 
 
 def _bounds(lines: str) -> Iterator[tuple[str, str]]:
-    """Yield (distribution, lowest version) of requirements; those that only exclude a release have none."""
+    """Yield (distribution, lowest version) of requirements that do not only exclude a release."""
     for line in lines.splitlines():
         if line and not line.startswith("#") and not re.match(r"[\w-]+!=", line):
             bound = re.fullmatch(r"([\w-]+)(?:>=|==)([\d.]+)(?:,<[\d.]+)?", line)

@@ -272,7 +272,7 @@ def test_a_shared_weight_is_not_rounded_again():
     np.testing.assert_array_equal(ir.const_value(layers[0].inputs[1]), old)
 
 
-def gated(gain, square=False):
+def build_gated_net(gain, square=False):
     """Values of about `gain` times a gate (or themselves), added to what they were, and a layer."""
     net = Net(3, 8, 8, seed=5, batch=1)
     t = net.conv("x", (8, 3, 3, 3), gain=gain, out="t")
@@ -286,7 +286,7 @@ def gated(gain, square=False):
 @pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
 def test_gated_values_above_the_range_of_a_chip_get_a_factor(chip):
     """A Mul by a gate passes the factor on, so that the layers around it stay in integers."""
-    model = gated(3000.0)
+    model = build_gated_net(3000.0)
     feed = samples(model, 16)
     result = quantize(model, feed, platform=chip, effort="fast")
     assert result.report.integer_macs == 1
@@ -296,7 +296,7 @@ def test_gated_values_above_the_range_of_a_chip_get_a_factor(chip):
     assert math.log2(factor).is_integer()
     assert all(result.plan.transforms[name].factor == (factor,) for name in ("t", "s"))
     assert "gate" not in result.plan.transforms
-    small = quantize(gated(1.0), feed, platform=chip, effort="fast")
+    small = quantize(build_gated_net(1.0), feed, platform=chip, effort="fast")
     assert not {"t", "m", "s", "gate"} & small.plan.transforms.keys()
     want = next(array for name, array, _ in FloatRunner(model).run(feed, {"y"}) if name == "y")
     (got,) = result.session().run(["y"], feed)
@@ -305,7 +305,7 @@ def test_gated_values_above_the_range_of_a_chip_get_a_factor(chip):
 
 def test_a_square_above_the_range_of_a_chip_stays_in_float():
     """The factor of a square is that of its operand, squared: no group has it."""
-    model = gated(3000.0, square=True)
+    model = build_gated_net(3000.0, square=True)
     result = quantize(model, samples(model, 16), platform="venus", effort="fast")
     assert "m" not in result.plan.tensors
 
